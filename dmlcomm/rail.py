@@ -51,6 +51,8 @@ class RailCounters:
         agreed_round_trip_us, agreed_message_us: the round trip that they are chosen for, 0 before
             one was measured, and the time of a message beside its bytes, both in microseconds.
         bytes_resent: what TCP has sent again, as lost, in the collectives that were measured.
+        bytes_lent: of those sent, what receivers have fetched straight from this rank's memory
+            (``DMLCOMM_UCX_REMOTE_MEMORY``).
         blocking_us: how long an urgent operation waits at most for what has left our queues for
             this rail, in microseconds: a part of a large message on every connection, what the
             kernel queues, and what is on its way. 0 before there were large messages, or if the
@@ -71,5 +73,6 @@ class RailCounters:
     agreed_round_trip_us: float = 0
     agreed_message_us: float = 0
     bytes_resent: int = 0
+    bytes_lent: int = 0
     blocking_us: float = 0
     congestion: str = ""

@@ -42,7 +42,9 @@ fine()
 # Of UCX on one host: its TCP, or its shared memory, which it takes only if that is to tell of a
 # peer's end. It gets nothing else, which it might take instead.
 SHARED_MEMORY = {"UCX_TLS": "posix", "UCX_POSIX_ERROR_HANDLING": "y"}
-HERE = [{"UCX_TLS": "tcp"}, SHARED_MEMORY]
+# Or with CMA beside that, by which receivers fetch large payloads from the memory of their senders.
+REMOTE_MEMORY = {"DMLCOMM_UCX_REMOTE_MEMORY": "on"}
+HERE = [{"UCX_TLS": "tcp"}, SHARED_MEMORY, REMOTE_MEMORY]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def ucx() -> None:
         pytest.skip(offer.detail)
 
 
-def _messages_and_sums(rank, n):
+def _messages_and_sums(rank, n, is_lent):
     expect = Expectations()
     after, before = (rank + 1) % n, (rank - 1) % n
     for count in (0, 1, 1001, 300_003):
@@ -65,6 +67,8 @@ def _messages_and_sums(rank, n):
         tensor = torch.full((count,), rank + 1.0)
         dist.all_reduce(tensor)
         expect.equal(tensor, torch.full((count,), n * (n + 1) / 2), count)
+    here = next(rail for rail in dmlcomm.rails() if rail.interface == "local")
+    expect.true(here.bytes_lent > 0.9 * here.bytes_sent if is_lent else here.bytes_lent == 0, here)
     expect.check()
     begin = time.monotonic()
     dist.destroy_process_group()
@@ -75,9 +79,8 @@ def _messages_and_sums(rank, n):
 @pytest.mark.parametrize("environment", HERE)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_messages_and_sums_on_one_host(ucx, world_size, environment):
-    closing = run_ranks(
-        _messages_and_sums, world_size, env={"DMLCOMM_TRANSPORT": "ucx", **environment}
-    )
+    env = {"DMLCOMM_TRANSPORT": "ucx", **environment}
+    closing = run_ranks(_messages_and_sums, world_size, environment is REMOTE_MEMORY, env=env)
     assert max(closing) < 0.9  # of what has not been confirmed, the group would wait for a second
 
 
@@ -111,9 +114,14 @@ def test_every_operation_over_two_nics(ucx, lab_is_possible):
         assert 1 / 3 < first / second < 3, lines
 
 
-def test_results_have_the_same_bits_when_a_cable_is_pulled_and_comes_back(ucx, lab_is_possible):
+# Hosts of the lab have no remote memory.
+@pytest.mark.parametrize("remote_memory", ["auto", "on"])
+def test_results_have_the_same_bits_when_a_cable_is_pulled_and_comes_back(
+    ucx, lab_is_possible, remote_memory
+):
+    options = (*SAME_ORDER, *UCX, *LITTLE_ROOM, "-e", f"DMLCOMM_UCX_REMOTE_MEMORY={remote_memory}")
     with Lab("flat:3,2", rate="500mbit") as lab:
-        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS, *SAME_ORDER, *UCX, *LITTLE_ROOM)
+        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS, *options)
         lab.set("host1:eth0", "down")
         wait_for_loss(process)
         lab.set("host1:eth0", "up")

@@ -264,6 +264,11 @@ constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLogLevels{{
     {"debug", LogLevel::debug},
 }};
 
+constexpr std::array<std::pair<std::string_view, UcxRemoteMemory>, 3> kUcxRemoteMemory{
+    {{"auto", UcxRemoteMemory::automatic},
+     {"on", UcxRemoteMemory::on},
+     {"off", UcxRemoteMemory::off}}};
+
 constexpr std::array<std::pair<std::string_view, CudaNccl>, 3> kCudaNccl{
     {{"auto", CudaNccl::automatic}, {"always", CudaNccl::always}, {"never", CudaNccl::never}}};
 
@@ -285,6 +290,8 @@ Status read_into(Config* c) {
   read_text("DMLCOMM_TOPOLOGY", &c->topology);
   read_text("DMLCOMM_PLAN", &c->plan);
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TRANSPORT", kTransports, &c->transport));
+  DMLCOMM_RETURN_IF_ERROR(
+      parse_choice("DMLCOMM_UCX_REMOTE_MEMORY", kUcxRemoteMemory, &c->ucx_remote_memory));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TICKET_MARK", kTicketMarkings, &c->ticket_mark));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_CHECKSUM", kChecksums, &c->checksum));
   DMLCOMM_RETURN_IF_ERROR(parse_algorithm("DMLCOMM_ALGORITHM", &c->algorithm));
@@ -322,6 +329,7 @@ Status read_into(Config* c) {
 
 std::string_view to_string(TransportChoice choice) { return choice_name(kTransports, choice); }
 std::string_view to_string(TicketMarking marking) { return choice_name(kTicketMarkings, marking); }
+std::string_view to_string(UcxRemoteMemory choice) { return choice_name(kUcxRemoteMemory, choice); }
 std::string_view to_string(CudaNccl choice) { return choice_name(kCudaNccl, choice); }
 std::string_view to_string(Checksum checksum) { return choice_name(kChecksums, checksum); }
 std::string_view to_string(LogLevel level) { return choice_name(kLogLevels, level); }

@@ -17,6 +17,7 @@ constexpr uint32_t kMaxJobPriority = 7;
 constexpr uint32_t kDefaultJobPriority = 4;
 
 enum class TransportChoice { automatic, tcp, shm, ucx };
+enum class UcxRemoteMemory { automatic, on, off };
 enum class TicketMarking { dscp, ip_option, none };
 enum class Checksum { none, crc32c };
 enum class CudaNccl { automatic, always, never };
@@ -25,6 +26,7 @@ enum class LogLevel { error, warning, info, debug };
 // The words of the environment: "auto", "tcp"; "dscp", "ip-option"; "warning", "info".
 std::string_view to_string(TransportChoice choice);
 std::string_view to_string(TicketMarking marking);
+std::string_view to_string(UcxRemoteMemory choice);
 std::string_view to_string(CudaNccl choice);
 std::string_view to_string(Checksum checksum);
 std::string_view to_string(LogLevel level);
@@ -49,6 +51,11 @@ struct Config {
   bool shares_memory() const {
     return transport == TransportChoice::automatic || transport == TransportChoice::shm;
   }
+
+  // DMLCOMM_UCX_REMOTE_MEMORY: auto, on or off: whether receivers fetch large payloads straight
+  // from the memory of their senders, where UCX can do that. auto: over RDMA devices. on: inside a
+  // host, too, by CMA, for which UCX's own shared memory is used. Default auto.
+  UcxRemoteMemory ucx_remote_memory = UcxRemoteMemory::automatic;
 
   // DMLCOMM_TICKET_MARK: dscp, ip-option or none: how packets between hosts show switches the
   // ticket of what they carry. ip-option is of IPv4 alone, and needs root or CAP_NET_RAW. Default

@@ -24,6 +24,7 @@ py::dict dict_of(const Config& config, const std::string& proxy) {
   values["socket_ifname"] = config.socket_ifname;
   values["topology"] = config.topology;
   values["transport"] = to_string(config.transport);
+  values["ucx_remote_memory"] = to_string(config.ucx_remote_memory);
   values["ticket_mark"] = to_string(config.ticket_mark);
   values["checksum"] = to_string(config.checksum);
   values["algorithm"] = config.algorithm;

@@ -110,6 +110,7 @@ TEST(DType, NumbersStay) {
 const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
                                   "DMLCOMM_TOPOLOGY",
                                   "DMLCOMM_TRANSPORT",
+                                  "DMLCOMM_UCX_REMOTE_MEMORY",
                                   "DMLCOMM_TICKET_MARK",
                                   "DMLCOMM_CHECKSUM",
                                   "DMLCOMM_CREDIT_BYTES",
@@ -369,6 +370,14 @@ TEST_F(ConfigTest, CudaChunkBytes) {
   EXPECT_EQ(field_of(name, "262144", &Config::cuda_chunk_bytes), 262144u);
   EXPECT_EQ(field_of(name, "1073741824", &Config::cuda_chunk_bytes), 1073741824u);
   expect_illegal(name, {"262143", "1073741825", "4M"});
+}
+
+TEST_F(ConfigTest, UcxRemoteMemory) {
+  const char* name = "DMLCOMM_UCX_REMOTE_MEMORY";
+  EXPECT_EQ(field_of(name, "auto", &Config::ucx_remote_memory), UcxRemoteMemory::automatic);
+  EXPECT_EQ(field_of(name, "on", &Config::ucx_remote_memory), UcxRemoteMemory::on);
+  EXPECT_EQ(field_of(name, "off", &Config::ucx_remote_memory), UcxRemoteMemory::off);
+  expect_illegal(name, {"1", "cma"});
 }
 
 TEST_F(ConfigTest, CudaNccl) {

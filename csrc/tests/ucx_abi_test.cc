@@ -52,6 +52,8 @@ static_assert(UCP_OP_ATTR_FIELD_CALLBACK == ours::kRequestCallback);
 static_assert(UCP_OP_ATTR_FIELD_USER_DATA == ours::kRequestUserData);
 static_assert(UCP_OP_ATTR_FIELD_FLAGS == ours::kRequestFlags);
 static_assert(UCP_EP_CLOSE_FLAG_FORCE == ours::kCloseForce);
+static_assert(UCP_AM_SEND_FLAG_EAGER == ours::kSendAtOnce);
+static_assert(UCP_AM_SEND_FLAG_RNDV == ours::kSendByRendezvous);
 
 static_assert(offsetof(ucp_am_recv_param_t, recv_attr) == offsetof(ours::MessageParam, attributes));
 static_assert(UCP_AM_RECV_ATTR_FLAG_DATA == ours::kMessageIsKept);

@@ -149,8 +149,8 @@ py::dict counters_dict(const transport::RailCounters& rail) {
       py::arg("agreed_bits_per_second") = rail.agreed_bits_per_second,
       py::arg("agreed_round_trip_us") = rail.agreed_round_trip_us,
       py::arg("agreed_message_us") = rail.agreed_message_us,
-      py::arg("bytes_resent") = rail.bytes_resent, py::arg("blocking_us") = rail.blocking_us,
-      py::arg("congestion") = rail.congestion_names());
+      py::arg("bytes_resent") = rail.bytes_resent, py::arg("bytes_lent") = rail.bytes_lent,
+      py::arg("blocking_us") = rail.blocking_us, py::arg("congestion") = rail.congestion_names());
 }
 
 }  // namespace

@@ -20,7 +20,9 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  // Takes as many bytes as fit now, possibly none. The memory is free again on return.
+  // Takes as many bytes as fit now, possibly none. The memory of these is free again on return. Of
+  // the rest it may begin to send the first ones: the next call has the same bytes first, and their
+  // memory stays until a call has returned them as taken, or until let_go().
   virtual Result<size_t> write(const iovec* parts, int num_parts) = 0;
 
   // The bytes of the next writes have this ticket, from 0 on. A channel through switches may show
@@ -97,6 +99,16 @@ class Channel {
 
   // "tcp 10.0.0.1:4711 -> 10.0.0.2:1234 (eth0)" or "shm".
   virtual std::string description() const = 0;
+
+  // As read(), into memory that stays where it is until these bytes have come: the channel may have
+  // them written there by others, until let_go(). Only where reads_in_place().
+  virtual bool reads_in_place() const { return false; }
+  virtual Result<size_t> read_in_place(std::byte* /*to*/, size_t /*bytes*/) { return size_t{0}; }
+  // Of what write() took, what the peer fetched from the memory of the caller.
+  virtual uint64_t bytes_lent() const { return 0; }
+  // Memory of earlier calls is not touched after this one. Bytes that were to go there may be lost,
+  // and with them the channel.
+  virtual void let_go() {}
 
  protected:
   explicit Channel(RemoteMemory* memory = nullptr) : memory_(memory) {}

@@ -203,8 +203,10 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   }
   if (num_parts == 0) return false;
   if (ticket != 0) channel_->set_ticket(static_cast<uint8_t>(ticket - 1));
+  const uint64_t lent_before = channel_->bytes_lent();
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();
+  counters_->bytes_lent += channel_->bytes_lent() - lent_before;
   *wrote_any |= *wrote > 0;
   if (*wrote > 0 && keeps_) taken_ns_ = now_ns();
   if (*wrote > 0 && has_message) note_urgent();
@@ -366,7 +368,15 @@ void Lane::end_all_metered() {
   meter_ = nullptr;
 }
 
+void Lane::let_go_of_request() {
+  channel_->let_go();
+  intake_.request = nullptr;
+  intake_.is_duplicate = true;
+  intake_.buffer.resize(kMaxPayloadBytes);
+}
+
 void Lane::drop_queued() {
+  channel_->let_go();
   end_all_metered();
   kept_.clear();
   while (out_.size() > 1) out_.pop_back();
@@ -380,6 +390,7 @@ void Lane::drop_queued() {
 }
 
 void Lane::drop_all() {
+  channel_->let_go();
   end_all_metered();
   out_.clear();
   kept_.clear();
@@ -468,7 +479,9 @@ Result<size_t> Lane::read_payload() {
   if (held_back_) return size_t{0};
   // What lies behind is for the next sink.
   const bool is_last = in_done_ + room == in_.payload_bytes;
-  Result<size_t> got = take(sink.data, room, is_last ? Ahead::yes : Ahead::no);
+  const bool in_place = sink.stays && !checks_ && ahead_bytes_ == 0 && channel_->reads_in_place();
+  Result<size_t> got = in_place ? take_in_place(sink, room)
+                                : take(sink.data, room, is_last ? Ahead::yes : Ahead::no);
   if (!got.ok() || *got == 0) return got;
   trace(false, in_, in_done_ == 0, *got);
   in_done_ += *got;
@@ -525,13 +538,23 @@ Result<size_t> Lane::take(std::byte* to, size_t bytes, Ahead ahead) {
   const iovec parts[] = {{to, bytes}, {ahead_.data(), ahead_.size()}};
   Result<size_t> got = channel_->read(parts, ahead == Ahead::yes ? 2 : 1);
   if (!got.ok()) return got;
-  heard_ |= *got > 0;
-  counters_->bytes_received += *got;
-  if (meter_ != nullptr) meter_->arrivals().count(*got);
+  count_taken(*got);
   const size_t taken = std::min(bytes, *got);
   ahead_begin_ = 0;
   ahead_bytes_ = *got - taken;
   return taken;
+}
+
+Result<size_t> Lane::take_in_place(const Sink& sink, size_t bytes) {
+  Result<size_t> got = channel_->read_in_place(sink.data, bytes);
+  if (got.ok()) count_taken(*got);
+  return got;
+}
+
+void Lane::count_taken(size_t bytes) {
+  heard_ |= bytes > 0;
+  counters_->bytes_received += bytes;
+  if (meter_ != nullptr) meter_->arrivals().count(bytes);
 }
 
 }  // namespace dmlcomm::transport

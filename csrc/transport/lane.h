@@ -32,6 +32,7 @@ namespace dmlcomm::transport {
 struct Sink {
   std::byte* data = nullptr;
   size_t bytes = 0;
+  bool stays = false;  // it is where it is until the payload has come, or Channel::let_go()
 };
 
 // The reader's notes about the frame that a lane is reading.
@@ -97,6 +98,8 @@ class Lane {
 
   Channel& channel() { return *channel_; }
   Intake& intake() { return intake_; }
+  // The request of the frame that is being read needs it no more: the rest goes nowhere.
+  void let_go_of_request();
 
   // Queues a frame, and writes as many bytes as fit; a small message waits for flush_deferred() or
   // for a frame that does not wait. A payload that the frame does not own is borrowed until
@@ -202,6 +205,8 @@ class Lane {
   Result<bool> read_trailer();
   enum class Ahead { yes, no };
   Result<size_t> take(std::byte* to, size_t bytes, Ahead ahead = Ahead::yes);
+  Result<size_t> take_in_place(const Sink& sink, size_t bytes);
+  void count_taken(size_t bytes);
 
   const std::unique_ptr<Channel> channel_;
   const uint64_t job_id_;

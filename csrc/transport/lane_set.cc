@@ -444,6 +444,10 @@ void LaneSet::place_orphaned() {
   for (OutFrame& frame : std::exchange(orphaned_, {})) place(std::move(frame));
 }
 
+void LaneSet::let_go() const {
+  for_each_lane([](size_t, Lane& lane) { lane.channel().let_go(); });
+}
+
 void LaneSet::drop_queued() {
   large_.clear();
   orphaned_.clear();

@@ -119,6 +119,8 @@ class LaneSet {
   size_t lose(size_t index);
   // Drops the queues; see Lane.
   void drop_queued();
+  // Channels touch no memory that they were given before.
+  void let_go() const;
 
  private:
   struct Large {

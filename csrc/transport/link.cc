@@ -426,7 +426,7 @@ Sink Link::room_for_payload(Intake& intake, const FrameHeader& header, size_t do
   if (request == nullptr) return {intake.buffer.data() + done, rest};
   const size_t position = header.offset + done;
   if (request->destination != nullptr && request->ready) {
-    return {request->destination + position, rest};
+    return {request->destination + position, rest, true};
   }
   if (!request->scattered && request->ready) {
     if (request->window == nullptr) options_.events->provide_window(*request);
@@ -547,9 +547,7 @@ Status Link::deliver_unexpected(const FrameHeader& header) {
 void Link::forget(const RecvRequest* request) {
   lanes_.for_each_lane([&](size_t, Lane& lane) {
     if (lane.intake().request != request) return;
-    lane.intake().request = nullptr;
-    lane.intake().is_duplicate = true;
-    lane.intake().buffer.resize(kMaxPayloadBytes);
+    lane.let_go_of_request();
   });
 }
 
@@ -743,6 +741,7 @@ void Link::fail(const Status& status) {
   DMLCOMM_CHECK(!status.ok());
   const bool was_left = std::exchange(state_, State::failed) == State::left;
   error_ = status;
+  lanes_.let_go();
   if (!was_left) options_.events->on_failed(peer(), error_, reported_);
 }
 

@@ -43,6 +43,7 @@ struct RailCounters {
   double agreed_round_trip_us = 0;
   double agreed_message_us = 0;
   uint64_t bytes_resent = 0;  // by TCP
+  uint64_t bytes_lent = 0;    // of those sent; by UCX, see Channel::bytes_lent()
   // The most that an urgent message waits for what has been handed down; 0: not known.
   double blocking_us = 0;
   UrgentWaits urgent_waits{};
@@ -69,6 +70,7 @@ struct RailCounters {
     agreed_round_trip_us = std::max(agreed_round_trip_us, other.agreed_round_trip_us);
     agreed_message_us = std::max(agreed_message_us, other.agreed_message_us);
     bytes_resent += other.bytes_resent;
+    bytes_lent += other.bytes_lent;
     blocking_us = std::max(blocking_us, other.blocking_us);
     urgent_waits.add(other.urgent_waits);
     congestion.insert(other.congestion.begin(), other.congestion.end());

@@ -79,6 +79,8 @@ constexpr uint32_t kRequestCallback = 1 << 1;
 constexpr uint32_t kRequestUserData = 1 << 2;
 constexpr uint32_t kRequestFlags = 1 << 4;
 constexpr uint32_t kCloseForce = 1;
+constexpr uint32_t kSendAtOnce = 1 << 1;        // UCP_AM_SEND_FLAG_EAGER
+constexpr uint32_t kSendByRendezvous = 1 << 2;  // UCP_AM_SEND_FLAG_RNDV
 
 struct MessageParam {  // ucp_am_recv_param_t
   uint64_t attributes = 0;

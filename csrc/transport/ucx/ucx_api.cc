@@ -43,6 +43,7 @@ Result<UcxApi> load_library() {
   find("ucp_worker_progress", &api.progress);
   find("ucp_worker_set_am_recv_handler", &api.set_handler);
   find("ucp_ep_create", &api.create_endpoint);
+  find("ucp_ep_print_info", &api.print_endpoint);
   find("ucp_ep_flush_nbx", &api.flush_endpoint);
   find("ucp_ep_close_nbx", &api.close_endpoint);
   find("ucp_am_send_nbx", &api.send_message);
@@ -54,7 +55,23 @@ Result<UcxApi> load_library() {
                 ": install UCX 1.11 or newer, or use DMLCOMM_TRANSPORT=auto");
 }
 
+std::string printed(UcxApi::Handle object, void (*print)(UcxApi::Handle, std::FILE*)) {
+  char* text = nullptr;
+  size_t bytes = 0;
+  std::FILE* const stream = open_memstream(&text, &bytes);
+  if (stream == nullptr) return {};
+  print(object, stream);
+  std::fclose(stream);
+  std::string result(text, bytes);
+  std::free(text);
+  return result;
+}
+
 }  // namespace
+
+std::string UcxApi::text_of_endpoint(Handle endpoint) const {
+  return printed(endpoint, print_endpoint);
+}
 
 // Never destroyed: groups may end with the process.
 const Result<UcxApi>& UcxApi::load() {
@@ -95,16 +112,9 @@ Result<UcxOffer> ucx_offer() {
   if (!api.ok()) return api.status();
   Result<UcxApi::Handle> context = api->open_context({});
   if (!context.ok()) return context.status();
-  char* text = nullptr;
-  size_t bytes = 0;
-  if (std::FILE* const stream = open_memstream(&text, &bytes)) {
-    api->print_context(*context, stream);
-    std::fclose(stream);
-  }
+  std::istringstream lines(printed(*context, api->print_context));
   api->destroy_context(*context);
   UcxOffer offer{api->version(), {}};
-  std::istringstream lines(std::string(text, bytes));
-  std::free(text);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string word;

@@ -34,6 +34,7 @@ struct UcxApi {
   abi::Code (*set_handler)(Handle worker, const abi::HandlerParam*) = nullptr;
   abi::Code (*create_endpoint)(Handle worker, const abi::EndpointParams*,
                                Handle* endpoint) = nullptr;
+  void (*print_endpoint)(Handle endpoint, std::FILE*) = nullptr;
   abi::StatusPointer (*flush_endpoint)(Handle endpoint, const abi::RequestParam*) = nullptr;
   abi::StatusPointer (*close_endpoint)(Handle endpoint, const abi::RequestParam*) = nullptr;
   abi::StatusPointer (*send_message)(Handle endpoint, unsigned id, const void* header,
@@ -48,6 +49,8 @@ struct UcxApi {
   static const Result<UcxApi>& load();
 
   Status check(abi::Code code, const char* function) const;
+  // Its lanes, one a line.
+  std::string text_of_endpoint(Handle endpoint) const;
 
   // A context for active messages. `options`: names and values of UCX's variables, without UCX_;
   // others are as the environment says.

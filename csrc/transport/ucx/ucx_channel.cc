@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "transport/tcp/flow.h"
 
 namespace dmlcomm::transport::ucx {
@@ -17,6 +18,10 @@ namespace {
 constexpr size_t kMostUnread = 64;
 // Of a new sample of the rate. Single ones tell when threads of both ends had a core.
 constexpr double kSampleWeight = 1.0 / 8;
+// A part of so many bytes is worth a round trip instead of copies.
+constexpr size_t kLeastLentBytes = 64 * 1024;
+// For UCX to end fetches of a closed endpoint. CMA has none under way between calls.
+constexpr int64_t kEndLimitNs = 1 * kNsPerS;
 
 void send_byte(int socket) {
   const char byte = 0;
@@ -35,8 +40,10 @@ UcxChannel::UcxChannel(UniqueFd socket, UcxRail& rail, uint64_t key, size_t wind
       description_(std::move(description)) {}
 
 UcxChannel::~UcxChannel() {
-  rail_.remove(key_);
+  let_go();
   for (const Arrival& arrival : arrivals_) rail_.release(arrival);
+  for (const Lent& lent : lent_) rail_.give_back(lent.loan);
+  rail_.remove(key_);
 }
 
 Status UcxChannel::connect(const std::string& address) {
@@ -59,36 +66,81 @@ bool UcxChannel::maybe_writable() const {
   return !error_.empty() || (peer_is_there_ && has_room());
 }
 
+// Bytes behind some that are lent wait: a channel takes them in their order.
 Result<size_t> UcxChannel::write(const iovec* parts, int num_parts) {
-  size_t total = 0;
+  size_t total = take_back_loans();
+  size_t with_ucx = total + lent_bytes_;
   Slot* slot = nullptr;
-  for (int i = 0; i < num_parts && peer_is_there_; ++i) {
-    const auto* from = static_cast<const std::byte*>(parts[i].iov_base);
-    size_t left = parts[i].iov_len;
-    while (left > 0 && error_.empty()) {
-      if (slot == nullptr && !has_room()) return total;
-      if (slot == nullptr) slot = rail_.take_slot(key_);
-      const size_t bytes = std::min(left, kSlotBytes - slot->bytes);
-      std::memcpy(slot->memory.get() + slot->bytes, from, bytes);
-      slot->bytes += bytes;
-      from += bytes;
-      left -= bytes;
-      total += bytes;
-      if (slot->bytes == kSlotBytes) send(std::exchange(slot, nullptr));
-    }
+  for (int i = 0; i < num_parts && peer_is_there_ && error_.empty(); ++i) {
+    const size_t before = std::min(with_ucx, parts[i].iov_len);
+    with_ucx -= before;
+    const size_t left = parts[i].iov_len - before;
+    if (left == 0) continue;
+    const bool goes_on = before > 0 && !lent_.empty();
+    if (!lent_.empty() && !goes_on) break;
+    const auto* const from = static_cast<const std::byte*>(parts[i].iov_base) + before;
+    const bool is_lent = goes_on || (lends_ && left >= kLeastLentBytes && !checks_payloads());
+    if (is_lent && slot != nullptr) send(std::exchange(slot, nullptr));
+    const size_t taken = is_lent ? lend(from, left) : copy(from, left, &slot);
+    total += is_lent ? take_back_loans() : taken;
+    if (taken < left) break;
   }
   if (slot != nullptr) send(slot);
   if (!error_.empty()) return lost("write to ");
   return total;
 }
 
-void UcxChannel::send(Slot* slot) {
+size_t UcxChannel::copy(const std::byte* from, size_t bytes, Slot** slot) {
+  size_t done = 0;
+  while (done < bytes && error_.empty()) {
+    if (*slot == nullptr && !has_room()) break;
+    if (*slot == nullptr) *slot = rail_.take_slot(key_);
+    const size_t part = std::min(bytes - done, kSlotBytes - (*slot)->bytes);
+    std::memcpy((*slot)->memory.get() + (*slot)->bytes, from + done, part);
+    (*slot)->bytes += part;
+    done += part;
+    if ((*slot)->bytes == kSlotBytes) send(std::exchange(*slot, nullptr));
+  }
+  return done;
+}
+
+size_t UcxChannel::lend(const std::byte* from, size_t bytes) {
+  size_t done = 0;
+  while (done < bytes && error_.empty() && has_room()) {
+    const size_t part = std::min(bytes - done, kSlotBytes);
+    lent_.push_back({rail_.lend({key_, note_sent(part)}, from + done, part), part});
+    lent_bytes_ += part;
+    done += part;
+  }
+  return done;
+}
+
+// Of those that are done, the bytes.
+size_t UcxChannel::take_back_loans() {
+  size_t bytes = 0;
+  while (!lent_.empty() && lent_.front().loan->is_done) {
+    bytes += lent_.front().bytes;
+    rail_.give_back(lent_.front().loan);
+    lent_.pop_front();
+  }
+  lent_bytes_ -= bytes;
+  bytes_lent_ += bytes;
+  return bytes;
+}
+
+void UcxChannel::message_was_fetched(uint64_t number) { fetched_.push_back(number); }
+
+uint64_t UcxChannel::note_sent(size_t bytes) {
   const int64_t now = now_ns();
   if (unread_.empty()) busy_since_ns_ = now;
-  unread_.push_back({slot->bytes, now, read_bytes_, false});
-  unread_bytes_ += slot->bytes;
+  unread_.push_back({bytes, now, read_bytes_, false});
+  unread_bytes_ += bytes;
   unread_.back().fills_window = !has_room();
-  slot->header.number = num_sent_++;
+  return num_sent_++;
+}
+
+void UcxChannel::send(Slot* slot) {
+  slot->header.number = note_sent(slot->bytes);
   rail_.send(slot);
 }
 
@@ -144,12 +196,20 @@ Arrival* UcxChannel::arrival_of(uint64_t number) {
 
 bool UcxChannel::message_began(uint64_t number, const Arrival& arrival) {
   Arrival* const place = arrival_of(number);
-  if (place == nullptr || place->data != nullptr) {
+  if (place == nullptr || place->bytes > 0) {
     failed(str_cat("message ", number, " came, but ", num_read_, " is the next"));
     return false;
   }
   *place = arrival;
+  if (arrival.offered != nullptr) {
+    ++num_offered_;
+    is_offered_ = true;
+  }
   return true;
+}
+
+void UcxChannel::message_confirmed(uint64_t number) {
+  if (Arrival* const arrival = arrival_of(number)) arrival->is_confirmed = true;
 }
 
 void UcxChannel::message_complete(uint64_t number) {
@@ -163,10 +223,54 @@ void UcxChannel::message_failed(uint64_t number, const std::string& why) {
 }
 
 bool UcxChannel::maybe_readable() const {
-  return has_arrived() || peer_is_gone_ || !error_.empty();
+  return has_arrived() || is_offered_ || peer_is_gone_ || !error_.empty();
 }
 
 Result<size_t> UcxChannel::read(const iovec* parts, int num_parts) {
+  fetch(nullptr, parts[0].iov_len, false);
+  return read_arrivals(parts, num_parts);
+}
+
+Result<size_t> UcxChannel::read_in_place(std::byte* to, size_t bytes) {
+  fetch(to, bytes, true);
+  const iovec part{to, bytes};
+  return read_arrivals(&part, 1);
+}
+
+// What is lent of the next `bytes`: straight to `to` if it stays where it is. The first one is
+// fetched in any case, so that a reader with little room goes on.
+void UcxChannel::fetch(std::byte* to, size_t bytes, bool stays) {
+  is_offered_ = false;
+  size_t at = 0;
+  for (size_t i = 0; i < arrivals_.size() && num_offered_ > 0 && error_.empty(); ++i) {
+    Arrival& arrival = arrivals_[i];
+    if (arrival.bytes == 0) return;
+    const size_t left = arrival.bytes - (i == 0 ? front_read_bytes_ : 0);
+    const bool fits = at + left <= bytes;
+    if (i > 0 && !fits) return;
+    if (arrival.offered != nullptr) {
+      fetch_one(&arrival, num_read_ + i, stays && fits ? to + at : nullptr);
+    }
+    at += left;
+  }
+}
+
+// The request may end at once, which comes back to the arrival.
+void UcxChannel::fetch_one(Arrival* arrival, uint64_t number, std::byte* place) {
+  void* const offered = std::exchange(arrival->offered, nullptr);
+  --num_offered_;
+  if (place != nullptr) {
+    arrival->loan = rail_.fetch_to(place, {key_, number}, offered, arrival->bytes);
+    return;
+  }
+  Slot* const slot = rail_.take_slot(key_);
+  slot->header.number = number;
+  arrival->slot = slot;
+  arrival->data = slot->memory.get();
+  rail_.receive(slot, offered, arrival->bytes);
+}
+
+Result<size_t> UcxChannel::read_arrivals(const iovec* parts, int num_parts) {
   size_t total = 0;
   for (int i = 0; i < num_parts; ++i) {
     auto* to = static_cast<std::byte*>(parts[i].iov_base);
@@ -174,7 +278,8 @@ Result<size_t> UcxChannel::read(const iovec* parts, int num_parts) {
     while (left > 0 && has_arrived()) {
       const Arrival& arrival = arrivals_.front();
       const size_t bytes = std::min(left, arrival.bytes - front_read_bytes_);
-      std::memcpy(to, arrival.data + front_read_bytes_, bytes);
+      // What was fetched to its place is there, or not wanted any more.
+      if (arrival.loan == nullptr) std::memcpy(to, arrival.data + front_read_bytes_, bytes);
       front_read_bytes_ += bytes;
       to += bytes;
       left -= bytes;
@@ -196,9 +301,34 @@ Result<size_t> UcxChannel::read(const iovec* parts, int num_parts) {
 
 // --- beside the bytes ---
 
+bool UcxChannel::is_fetching_to_places() const {
+  return std::ranges::any_of(arrivals_, [](const Arrival& arrival) {
+    return arrival.loan != nullptr && !arrival.loan->is_done;
+  });
+}
+
+// What the peer fetches from now on it does not take as good, since it is not confirmed.
+void UcxChannel::let_go() {
+  const bool lends =
+      std::ranges::any_of(lent_, [](const Lent& lent) { return !lent.loan->is_done; });
+  if (!lends && !is_fetching_to_places()) return;
+  failed("memory was taken back");
+  rail_.end_loans(key_);
+  const int64_t end_ns = now_ns() + kEndLimitNs;
+  while (is_fetching_to_places() && now_ns() < end_ns) rail_.progress();
+  if (is_fetching_to_places()) log_warning("UCX does not end fetches of ", description_);
+}
+
 void UcxChannel::settle() {
+  if (!error_.empty()) fetched_.clear();
+  for (const uint64_t number : fetched_) {
+    Slot* const slot = rail_.take_slot(key_, MessageKind::confirmation);
+    slot->header.number = number;
+    rail_.send(slot);
+  }
+  fetched_.clear();
   if (num_told_ < num_read_ && error_.empty()) {
-    Slot* const slot = rail_.take_slot(key_);
+    Slot* const slot = rail_.take_slot(key_, MessageKind::read_count);
     slot->header.number = num_told_ = num_read_;
     rail_.send(slot);
   }
@@ -217,6 +347,7 @@ void UcxChannel::descriptor_ready(Ready ready) {
   char bytes[64];
   ssize_t got;
   while ((got = recv(socket_.get(), bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) {
+    lends_ |= !peer_is_there_ && rail_.has_remote_memory(key_);
     peer_is_there_ = true;
   }
   const bool may_come = got < 0 && (errno == EAGAIN || errno == EINTR);

@@ -3,6 +3,9 @@
 // of its own. They may arrive in any order, and are read in that of their numbers. The reader tells
 // how many it has read; so many bytes at most are with UCX or unread.
 //
+// Where there is remote memory (ucx_rail.h) large parts are lent instead, and the reader fetches
+// them to their place if they have one that stays, or into a slot.
+//
 // The socket of the handshake stays open. Its end tells that the peer's process is gone. The first
 // byte on it says that the peer's channel is there. Later ones mean nothing; but while messages are
 // on their way there is always one, and if the other kernel confirms none, the way is dead.
@@ -11,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "base/unique_fd.h"
 #include "transport/channel.h"
@@ -37,6 +41,10 @@ class UcxChannel final : public Channel, private UcxUser {
   int descriptor() const override { return socket_.get(); }
   void descriptor_ready(Ready ready) override;
   bool needs_epoll() const override { return false; }
+  bool reads_in_place() const override { return rail_.seeks_remote_memory(); }
+  Result<size_t> read_in_place(std::byte* to, size_t bytes) override;
+  void let_go() override;
+  uint64_t bytes_lent() const override { return bytes_lent_; }
   void shut_down() override { shuts_down_ = true; }
   std::string description() const override { return description_; }
 
@@ -45,12 +53,22 @@ class UcxChannel final : public Channel, private UcxUser {
   void message_complete(uint64_t number) override;
   void message_failed(uint64_t number, const std::string& why) override;
   void messages_were_read(uint64_t count) override;
+  void message_was_fetched(uint64_t number) override;
+  void message_confirmed(uint64_t number) override;
   void failed(const std::string& why) override;
   void settle() override;
 
   bool has_room() const;
+  uint64_t note_sent(size_t bytes);
   void send(Slot* slot);
-  bool has_arrived() const { return !arrivals_.empty() && arrivals_.front().is_complete; }
+  size_t copy(const std::byte* from, size_t bytes, Slot** slot);
+  size_t lend(const std::byte* from, size_t bytes);
+  size_t take_back_loans();
+  void fetch(std::byte* to, size_t bytes, bool stays);
+  void fetch_one(Arrival* arrival, uint64_t number, std::byte* place);
+  Result<size_t> read_arrivals(const iovec* parts, int num_parts);
+  bool is_fetching_to_places() const;
+  bool has_arrived() const { return !arrivals_.empty() && arrivals_.front().is_good(); }
   Arrival* arrival_of(uint64_t number);
   Status lost(const char* what) const;
 
@@ -63,6 +81,7 @@ class UcxChannel final : public Channel, private UcxUser {
   bool peer_is_there_ = false;
   bool peer_is_gone_ = false;
   bool shuts_down_ = false;
+  bool lends_ = false;
   std::string error_;  // the first
 
   // A message that the peer has not read.
@@ -82,7 +101,19 @@ class UcxChannel final : public Channel, private UcxUser {
   int64_t busy_ns_ = 0;
   double bytes_per_second_ = 0;  // of late; 0: not known
 
-  std::deque<Arrival> arrivals_;  // from message num_read_ on; null data: it has not come
+  // Bytes that were lent, the first ones that are not taken.
+  struct Lent {
+    Loan* loan = nullptr;
+    size_t bytes = 0;
+  };
+  std::deque<Lent> lent_;
+  size_t lent_bytes_ = 0;
+  uint64_t bytes_lent_ = 0;        // and fetched, since the beginning
+  std::vector<uint64_t> fetched_;  // of those that we lent; to be confirmed
+
+  std::deque<Arrival> arrivals_;  // from message num_read_ on
+  size_t num_offered_ = 0;        // of them
+  bool is_offered_ = false;       // one, since the last read()
   size_t front_read_bytes_ = 0;   // of the first of them
   uint64_t num_read_ = 0;
   uint64_t num_told_ = 0;

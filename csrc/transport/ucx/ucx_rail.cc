@@ -9,10 +9,6 @@
 namespace dmlcomm::transport::ucx {
 namespace {
 
-// Ids of active messages.
-constexpr unsigned kData = 0;
-constexpr unsigned kCount = 1;
-
 // More than the headers of UCX and ours in a segment.
 constexpr size_t kSegmentOverhead = 8 * 1024;
 
@@ -32,26 +28,50 @@ std::string rdma_device_of(const std::string& interface) {
   return "";
 }
 
-// UCX's TCP cuts messages into segments: of 8 KiB unless told otherwise, which took 1.5 times as
-// long as with a segment per slot, between emulated hosts of two NICs. Until UCX 1.17 an option of
-// TCP has no prefix in this place. UCX warns of options that nothing takes, so there must be a TCP.
-void add_segment_sizes(const UcxApi& api, UcxApi::Options* options) {
-  static const Result<UcxOffer> offer = ucx_offer();  // it opens a context: once is enough
-  const auto is_tcp = [](const std::string& resource) { return resource.starts_with("tcp/"); };
-  if (!offer.ok() || std::ranges::none_of(offer->resources, is_tcp)) return;
+// Until UCX 1.17 an option of a transport has no prefix in this place.
+bool names_transports(const UcxApi& api) {
   unsigned major = 0, minor = 0, release = 0;
   api.version_numbers(&major, &minor, &release);
-  const std::string prefix = std::pair(major, minor) < std::pair(1u, 17u) ? "" : "TCP_";
+  return std::pair(major, minor) >= std::pair(1u, 17u);
+}
+
+// UCX warns of options that nothing takes, so there must be what they are for.
+bool is_offered(std::string_view prefix) {
+  static const Result<UcxOffer> offer = ucx_offer();  // it opens a context: once is enough
+  return offer.ok() && std::ranges::any_of(offer->resources, [&](const std::string& resource) {
+           return resource.starts_with(prefix);
+         });
+}
+
+// UCX's TCP cuts messages into segments: of 8 KiB unless told otherwise, which took 1.5 times as
+// long as with a segment per slot, between emulated hosts of two NICs.
+void add_segment_sizes(const UcxApi& api, UcxApi::Options* options) {
+  if (!is_offered("tcp/")) return;
+  const std::string prefix = names_transports(api) ? "TCP_" : "";
   const std::string bytes = std::to_string(kSlotBytes + kSegmentOverhead);
   options->emplace_back(prefix + "TX_SEG_SIZE", bytes);
   options->emplace_back(prefix + "RX_SEG_SIZE", bytes);
 }
 
+// Inside a host: UCX's shared memory and CMA count only if they tell of a peer's end and take
+// memory back, which they do not by themselves. Members do both: they watch the peer's socket, and
+// confirm what was fetched.
+void add_memory_inside_host(const UcxApi& api, UcxApi::Options* options) {
+  const bool named = names_transports(api);
+  if (is_offered("posix/"))
+    options->emplace_back(named ? "POSIX_ERROR_HANDLING" : "MM_ERROR_HANDLING", "y");
+  if (is_offered("cma/"))
+    options->emplace_back(named ? "CMA_MEMORY_INVALIDATE" : "MEMORY_INVALIDATE", "y");
+}
+
 // Between hosts nothing may go around the NIC, as it could where hosts are namespaces of one
 // kernel.
-UcxApi::Options options_of(const UcxApi& api, const std::string& interface) {
+UcxApi::Options options_of(const UcxApi& api, const std::string& interface,
+                           bool seeks_remote_memory) {
   UcxApi::Options options;
   add_segment_sizes(api, &options);
+  if (seeks_remote_memory) options.emplace_back("RNDV_SCHEME", "get_zcopy");
+  if (seeks_remote_memory && interface == "lo") add_memory_inside_host(api, &options);
   const std::string rdma = interface == "lo" ? "" : rdma_device_of(interface);
   options.emplace_back("NET_DEVICES", rdma.empty() ? interface : str_cat(rdma, ",", interface));
   if (interface == "lo") return options;
@@ -68,19 +88,24 @@ MessageHeader header_of(const void* bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<UcxRail>> UcxRail::open(const std::string& interface) {
+Result<std::unique_ptr<UcxRail>> UcxRail::open(const std::string& interface,
+                                               UcxRemoteMemory remote_memory) {
   const Result<UcxApi>& api = UcxApi::load();
   if (!api.ok()) return api.status();
   std::unique_ptr<UcxRail> rail(new UcxRail(*api));
-  if (const Status status = rail->start(interface); !status.ok()) {
+  if (const Status status = rail->start(interface, remote_memory); !status.ok()) {
     return Status(status.code(), "interface ", interface, ": ", status.message(),
                   "; `dmlcomm doctor` shows what UCX has here, UCX_TLS chooses");
   }
   return rail;
 }
 
-Status UcxRail::start(const std::string& interface) {
-  Result<UcxApi::Handle> context = api_.open_context(options_of(api_, interface));
+Status UcxRail::start(const std::string& interface, UcxRemoteMemory remote_memory) {
+  seeks_remote_memory_ =
+      remote_memory == UcxRemoteMemory::on ||
+      (remote_memory == UcxRemoteMemory::automatic && !rdma_device_of(interface).empty());
+  Result<UcxApi::Handle> context =
+      api_.open_context(options_of(api_, interface, seeks_remote_memory_));
   if (!context.ok()) return context.status();
   context_ = *context;
   abi::WorkerParams params;
@@ -90,8 +115,10 @@ Status UcxRail::start(const std::string& interface) {
       api_.check(api_.create_worker(context_, &params, &worker_), "ucp_worker_create"));
   DMLCOMM_RETURN_IF_ERROR(
       api_.check(api_.get_descriptor(worker_, &descriptor_), "ucp_worker_get_efd"));
-  DMLCOMM_RETURN_IF_ERROR(set_handler(kData, on_data));
-  DMLCOMM_RETURN_IF_ERROR(set_handler(kCount, on_count));
+  DMLCOMM_RETURN_IF_ERROR(set_handler(MessageKind::data, on_data));
+  DMLCOMM_RETURN_IF_ERROR(set_handler(MessageKind::read_count, on_count));
+  DMLCOMM_RETURN_IF_ERROR(set_handler(MessageKind::lent, on_lent));
+  DMLCOMM_RETURN_IF_ERROR(set_handler(MessageKind::confirmation, on_confirmation));
   UcxApi::Handle address = nullptr;
   size_t bytes = 0;
   DMLCOMM_RETURN_IF_ERROR(
@@ -101,10 +128,10 @@ Status UcxRail::start(const std::string& interface) {
   return Status();
 }
 
-Status UcxRail::set_handler(unsigned id, abi::MessageHandler handler) {
+Status UcxRail::set_handler(MessageKind kind, abi::MessageHandler handler) {
   abi::HandlerParam param;
   param.field_mask = abi::kHandlerId | abi::kHandlerFunction | abi::kHandlerArgument;
-  param.id = id;
+  param.id = static_cast<unsigned>(kind);
   param.handler = handler;
   param.argument = this;
   return api_.check(api_.set_handler(worker_, &param), "ucp_worker_set_am_recv_handler");
@@ -154,6 +181,7 @@ void UcxRail::remove(uint64_t key) {
   if (it == members_.end()) return;
   Member& member = it->second;
   member.user = nullptr;
+  if (member.is_closing) return;
   if (member.endpoint == nullptr) return static_cast<void>(members_.erase(it));
   abi::RequestParam param;
   param.mask = abi::kRequestCallback | abi::kRequestUserData;
@@ -172,17 +200,22 @@ void UcxRail::on_flushed(void* request, abi::Code, void* at) {
 // connection that UCX (1.13 to 1.22) frees when the peer closes it too, and writes to once more if
 // the socket gets room just then. So there must be nothing left to send.
 void UcxRail::close_flushed() {
+  for (auto it = members_.begin(); it != members_.end();) {
+    Member& member = (it++)->second;
+    if (member.user == nullptr && !member.is_flushing && member.endpoint != nullptr) close(member);
+  }
+}
+
+// By force.
+void UcxRail::close(Member& member) {
   abi::RequestParam param;
   param.mask = abi::kRequestFlags | abi::kRequestCallback | abi::kRequestUserData;
   param.flags = abi::kCloseForce;
   param.callback.send = on_closed;
-  for (auto it = members_.begin(); it != members_.end();) {
-    Member& member = (it++)->second;
-    if (member.user != nullptr || member.is_flushing || member.endpoint == nullptr) continue;
-    param.user_data = &member;
-    UcxApi::Handle const endpoint = std::exchange(member.endpoint, nullptr);
-    if (!abi::is_request(api_.close_endpoint(endpoint, &param))) members_.erase(member.key);
-  }
+  param.user_data = &member;
+  member.is_closing = true;
+  UcxApi::Handle const endpoint = std::exchange(member.endpoint, nullptr);
+  if (!abi::is_request(api_.close_endpoint(endpoint, &param))) members_.erase(member.key);
 }
 
 // The member stays until the endpoint is closed: UCX knows its address.
@@ -198,9 +231,83 @@ void UcxRail::on_error(void* member, void*, abi::Code code) {
   if (at.user != nullptr) at.user->failed(at.rail->api_.text_of(code));
 }
 
+// --- remote memory ---
+
+// UCX has no function for it that all versions have, but it prints a line per lane, as
+// "#  lane[1]:  3:cma/memory.0 md[2]  -> md[2]/cma/sysdev[255] rma_bw#0". An endpoint with a lane
+// of TCP has none: it could not be closed at once.
+bool UcxRail::has_remote_memory(uint64_t key) const {
+  const auto it = members_.find(key);
+  if (!seeks_remote_memory_ || it == members_.end() || it->second.endpoint == nullptr) return false;
+  const std::string text = api_.text_of_endpoint(it->second.endpoint);
+  return text.find("rma_bw#") != std::string::npos && text.find(":tcp/") == std::string::npos;
+}
+
+Loan* UcxRail::new_loan(const MessageHeader& header) {
+  return loans_.emplace_back(new Loan{this, header}).get();
+}
+
+Loan* UcxRail::lend(const MessageHeader& header, const std::byte* data, size_t bytes) {
+  Loan* const loan = new_loan(header);
+  abi::RequestParam param;
+  param.mask = abi::kRequestCallback | abi::kRequestUserData | abi::kRequestFlags;
+  param.flags = abi::kSendByRendezvous;
+  param.callback.send = on_fetched_from_us;
+  param.user_data = loan;
+  const abi::StatusPointer sent =
+      api_.send_message(members_[header.key].endpoint, static_cast<unsigned>(MessageKind::lent),
+                        &loan->header, sizeof(MessageHeader), data, bytes, &param);
+  if (!abi::is_request(sent)) on_fetched_from_us(nullptr, abi::code_of(sent), loan);
+  return loan;
+}
+
+void UcxRail::on_fetched_from_us(void* request, abi::Code code, void* at) {
+  Loan* const loan = static_cast<Loan*>(at);
+  UcxRail& rail = *loan->rail;
+  if (request != nullptr) rail.api_.free_request(request);
+  UcxUser* const user = loan->has_owner ? rail.user_of(loan->header.key) : nullptr;
+  if (user != nullptr && code == abi::kOk) user->message_was_fetched(loan->header.number);
+  rail.loan_ended(loan, code);
+}
+
+Loan* UcxRail::fetch_to(std::byte* to, const MessageHeader& header, void* offered, size_t bytes) {
+  Loan* const loan = new_loan(header);
+  abi::RequestParam param;
+  param.mask = abi::kRequestCallback | abi::kRequestUserData;
+  param.callback.receive = on_fetched;
+  param.user_data = loan;
+  const abi::StatusPointer received = api_.receive_message(worker_, offered, to, bytes, &param);
+  if (!abi::is_request(received)) loan_ended(loan, abi::code_of(received));
+  return loan;
+}
+
+void UcxRail::on_fetched(void* request, abi::Code code, size_t, void* at) {
+  Loan* const loan = static_cast<Loan*>(at);
+  loan->rail->api_.free_request(request);
+  loan->rail->loan_ended(loan, code);
+}
+
+void UcxRail::loan_ended(Loan* loan, abi::Code code) {
+  loan->is_done = true;
+  loan->has_failed = code != abi::kOk;
+  if (!loan->has_owner) return give_back(loan);
+  UcxUser* const user = user_of(loan->header.key);
+  if (code != abi::kOk && user != nullptr) user->failed(api_.text_of(code));
+}
+
+void UcxRail::give_back(Loan* loan) {
+  loan->has_owner = false;
+  if (loan->is_done) std::erase_if(loans_, [&](const auto& each) { return each.get() == loan; });
+}
+
+void UcxRail::end_loans(uint64_t key) {
+  const auto it = members_.find(key);
+  if (it != members_.end() && it->second.endpoint != nullptr) close(it->second);
+}
+
 // --- sending ---
 
-Slot* UcxRail::take_slot(uint64_t key) {
+Slot* UcxRail::take_slot(uint64_t key, MessageKind kind) {
   if (free_.empty()) {
     slots_.push_back(std::make_unique<Slot>());
     slots_.back()->rail = this;
@@ -208,6 +315,7 @@ Slot* UcxRail::take_slot(uint64_t key) {
   }
   Slot* const slot = free_.back();
   free_.pop_back();
+  slot->kind = kind;
   slot->header.key = key;
   slot->bytes = 0;
   return slot;
@@ -218,8 +326,11 @@ void UcxRail::send(Slot* slot) {
   param.mask = abi::kRequestCallback | abi::kRequestUserData;
   param.callback.send = on_sent;
   param.user_data = slot;
+  // A slot may be given back early where endpoints are closed at once: nobody is to fetch it then.
+  if (seeks_remote_memory_) param.mask |= abi::kRequestFlags;
+  if (seeks_remote_memory_) param.flags = abi::kSendAtOnce;
   const abi::StatusPointer sent = api_.send_message(
-      members_[slot->header.key].endpoint, slot->bytes == 0 ? kCount : kData, &slot->header,
+      members_[slot->header.key].endpoint, static_cast<unsigned>(slot->kind), &slot->header,
       sizeof(MessageHeader), slot->memory.get(), slot->bytes, &param);
   if (sent == nullptr) return give_back(slot);
   if (!abi::is_error(sent)) return;
@@ -240,31 +351,49 @@ void UcxRail::on_sent(void* request, abi::Code code, void* at) {
 // --- receiving ---
 
 // A message of a channel that is gone, or of a stranger, is dropped.
-abi::Code UcxRail::on_data(void* at, const void* header_bytes, size_t num_header_bytes, void* data,
-                           size_t bytes, const abi::MessageParam* param) {
-  UcxRail& rail = *static_cast<UcxRail*>(at);
+abi::Code UcxRail::begin(const void* header_bytes, size_t num_header_bytes, void* data,
+                         size_t bytes, const abi::MessageParam* param, bool is_lent) {
   if (num_header_bytes != sizeof(MessageHeader) || bytes > kSlotBytes) return abi::kOk;
   const MessageHeader header = header_of(header_bytes);
-  UcxUser* const user = rail.user_of(header.key);
+  UcxUser* const user = user_of(header.key);
   if (user == nullptr) return abi::kOk;
+  Arrival arrival;
+  arrival.bytes = bytes;
+  arrival.is_lent = is_lent;
   if ((param->attributes & abi::kMessageIsKept) != 0) {
-    const auto* bytes_of_ucx = static_cast<const std::byte*>(data);
-    const bool is_taken =
-        user->message_began(header.number, {bytes_of_ucx, bytes, nullptr, data, true});
-    return is_taken ? abi::kInProgress : abi::kOk;
+    arrival.data = static_cast<const std::byte*>(data);
+    arrival.kept = data;
+    arrival.is_complete = true;
+    return user->message_began(header.number, arrival) ? abi::kInProgress : abi::kOk;
   }
-  Slot* const slot = rail.take_slot(header.key);
-  slot->header = header;
   const bool is_rendezvous = (param->attributes & abi::kMessageIsRendezvous) != 0;
+  if (is_lent && is_rendezvous) {
+    arrival.offered = data;
+    return user->message_began(header.number, arrival) ? abi::kInProgress : abi::kOk;
+  }
+  Slot* const slot = take_slot(header.key);
+  slot->header = header;
   if (!is_rendezvous) std::memcpy(slot->memory.get(), data, bytes);
-  if (!user->message_began(header.number,
-                           {slot->memory.get(), bytes, slot, nullptr, !is_rendezvous})) {
-    rail.give_back(slot);
+  arrival.data = slot->memory.get();
+  arrival.slot = slot;
+  arrival.is_complete = !is_rendezvous;
+  if (!user->message_began(header.number, arrival)) {
+    give_back(slot);
     return abi::kOk;
   }
   if (!is_rendezvous) return abi::kOk;
-  rail.receive(slot, data, bytes);
+  receive(slot, data, bytes);
   return abi::kInProgress;
+}
+
+abi::Code UcxRail::on_data(void* rail, const void* header, size_t header_bytes, void* data,
+                           size_t bytes, const abi::MessageParam* param) {
+  return static_cast<UcxRail*>(rail)->begin(header, header_bytes, data, bytes, param, false);
+}
+
+abi::Code UcxRail::on_lent(void* rail, const void* header, size_t header_bytes, void* data,
+                           size_t bytes, const abi::MessageParam* param) {
+  return static_cast<UcxRail*>(rail)->begin(header, header_bytes, data, bytes, param, true);
 }
 
 void UcxRail::receive(Slot* slot, void* message, size_t bytes) {
@@ -302,8 +431,19 @@ abi::Code UcxRail::on_count(void* at, const void* header_bytes, size_t num_heade
   return abi::kOk;
 }
 
+abi::Code UcxRail::on_confirmation(void* at, const void* header_bytes, size_t num_header_bytes,
+                                   void*, size_t, const abi::MessageParam*) {
+  if (num_header_bytes != sizeof(MessageHeader)) return abi::kOk;
+  const MessageHeader header = header_of(header_bytes);
+  UcxUser* const user = static_cast<UcxRail*>(at)->user_of(header.key);
+  if (user != nullptr) user->message_confirmed(header.number);
+  return abi::kOk;
+}
+
 void UcxRail::release(const Arrival& arrival) {
   if (arrival.kept != nullptr) api_.release_message(worker_, arrival.kept);
+  if (arrival.offered != nullptr) api_.release_message(worker_, arrival.offered);
+  if (arrival.loan != nullptr) give_back(arrival.loan);
   if (arrival.slot != nullptr && arrival.is_complete) give_back(arrival.slot);
 }
 

@@ -55,7 +55,7 @@ Status UcxTransport::open_rails() {
   if (num_here == job_.num_ranks) interfaces.clear();
   if (num_here > 1) interfaces.push_back(kLoopback);
   for (const std::string& interface : interfaces) {
-    Result<std::unique_ptr<UcxRail>> rail = UcxRail::open(interface);
+    Result<std::unique_ptr<UcxRail>> rail = UcxRail::open(interface, job_.config.ucx_remote_memory);
     if (!rail.ok()) return rail.status();
     rails_.push_back(std::move(*rail));
   }
