@@ -35,7 +35,7 @@ def test_quick_run_measures_steps_with_right_weights(tmp_path, run_python):
 @pytest.mark.usefixtures("lab_is_possible")
 def test_quick_run_measures_urgent_operations_and_automatic_schedules(tmp_path, run_python):
     # The bounds are times of single operations, and say nothing on a loaded machine.
-    _quick_run(run_python, tmp_path, "preempt", "auto")
+    _quick_run(run_python, tmp_path, "preempt", "tickets", "server", "auto")
 
 
 @pytest.mark.usefixtures("lab_is_possible")

@@ -4,6 +4,7 @@ import argparse
 from dataclasses import dataclass, replace
 
 from benchmarks.arguments import comma_list
+from dmlcomm.prio.ticket import check_ticket
 
 RATE = "200mbit"
 MTU = 9000
@@ -17,8 +18,10 @@ class Settings:
     """Topologies, models, and how long.
 
     Attributes:
-        flat: topology of `preempt`.
+        flat: topology of `preempt`, `tickets` and `server`.
         large, small: bytes of the all_reduce that runs in `preempt`, and of the urgent one.
+        large_push: bytes of the push that runs in `server`, of each worker.
+        tickets: of the small and of the large operation in `tickets` and `server`.
         delay_s: from the call of the large one to that of the urgent one.
         preempt_rounds: that count; one more goes before.
         labs: topology and rate of a link, in each of which steps are measured.
@@ -39,6 +42,8 @@ class Settings:
     flat: str
     large: int
     small: int
+    large_push: int
+    tickets: tuple[tuple[int, int], ...]
     delay_s: float
     preempt_rounds: int
     labs: tuple[tuple[str, str], ...]
@@ -60,6 +65,8 @@ FULL = Settings(
     flat="flat:4,1",
     large=100_000_000,
     small=1_000_000,
+    large_push=50_000_000,
+    tickets=((0, 128), (3, 200), (255, 0)),
     delay_s=0.2,
     preempt_rounds=3,
     labs=(("flat:4,1", RATE),),
@@ -81,6 +88,8 @@ QUICK = Settings(
     flat="flat:2,1",
     large=5_000_000,
     small=100_000,
+    large_push=5_000_000,
+    tickets=((3, 200),),
     delay_s=0.05,
     preempt_rounds=1,
     labs=(("flat:2,1", RATE),),
@@ -100,11 +109,13 @@ QUICK = Settings(
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Options that choose what is measured of `steps`; `parser` has ``--quick``."""
+    """Options that choose what is measured of some experiments; `parser` has ``--quick``."""
     models = comma_list(FULL.models, "model")
     parser.add_argument("--models", type=models, help="of steps: a comma list")
     lab = {"nargs": 2, "action": "append", "metavar": ("TOPOLOGY", "RATE")}
     parser.add_argument("--lab", **lab, help="of steps; may be repeated")
+    both = {"nargs": 2, "type": int, "action": "append", "metavar": ("SMALL", "LARGE")}
+    parser.add_argument("--ticket", **both, help="of tickets and server; may be repeated")
 
 
 def chosen(options: argparse.Namespace) -> Settings:
@@ -114,4 +125,13 @@ def chosen(options: argparse.Namespace) -> Settings:
         settings = replace(settings, models=tuple(options.models))
     if options.lab:
         settings = replace(settings, labs=tuple(map(tuple, options.lab)))
+    if options.ticket:
+        settings = replace(settings, tickets=tuple(_checked(*both) for both in options.ticket))
     return settings
+
+
+def _checked(small: int, large: int) -> tuple[int, int]:
+    try:
+        return check_ticket(small), check_ticket(large)
+    except ValueError as error:
+        raise SystemExit(f"--ticket: {error}") from None

@@ -111,7 +111,7 @@ def measure(num_rounds: int) -> dict[str, Outcome]:
                 for number, name in enumerate(names):
                     if CONTESTANTS[name][2] != is_scheduled:
                         is_scheduled = not is_scheduled
-                        _schedule(lab, is_scheduled)
+                        schedule(lab, is_scheduled, SLIDE_BYTES)
                     barrier.wait()
                     barrier.leave()
                     line = from_line(ranks.stdout.readline())
@@ -124,9 +124,11 @@ def measure(num_rounds: int) -> dict[str, Outcome]:
     return outcomes
 
 
-def _schedule(lab: Lab, wanted: bool) -> None:
-    words = [sys.executable, "-m", "dmlcomm", "switch"]
-    words += ["start", "--slide-bytes", str(SLIDE_BYTES)] if wanted else ["stop"]
+def schedule(lab: Lab, wanted: bool, slide_bytes: int | None = None) -> None:
+    """Makes the switches of a lab schedule by tickets, or stops that."""
+    words = [sys.executable, "-m", "dmlcomm", "switch", "start" if wanted else "stop"]
+    if wanted and slide_bytes is not None:
+        words += ["--slide-bytes", str(slide_bytes)]
     done = subprocess.run([*words, "--lab", lab.name], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(done.stderr)
