@@ -164,7 +164,10 @@ bool Engine::advance_all() {
     start(*running);
     moved = true;
   }
-  queue_.for_each_planned([&](Running& running) { moved |= advance(running); });
+  queue_.for_each_planned([&](Running& running) {
+    const bool is_passed = beside_ != nullptr && beside_ != &running && running.plan == nullptr;
+    if (!is_passed) moved |= advance(running);
+  });
   if (!messages_.ready.empty()) moved |= advance_messages();
   queue_.sweep();
   rail_sharing_->update();
@@ -192,14 +195,18 @@ OperationQueue::Running* Engine::next_to_start() {
   if (!agenda_->is_used()) return queue_.may_start_any() ? queue_.next_to_start() : nullptr;
   agenda_->show(queue_);
   if (Running* message = queue_.next_message()) return message;
-  if (queue_.runs_collective() || !queue_.has_collectives()) return nullptr;
-  const Result<Running*> next = agenda_->next(queue_);
-  if (!next.ok()) {
-    fail(next.status());
-    return nullptr;
-  }
-  if (*next == nullptr) notice_left_peers();
-  return *next;
+  if (!queue_.has_collectives() || beside_ != nullptr) return nullptr;
+  Running* next = nullptr;
+  if (!queue_.runs_collective()) next = unless_refused(agenda_->next(queue_));
+  if (next == nullptr) beside_ = next = unless_refused(agenda_->next_beside(queue_));
+  if (next == nullptr && !queue_.runs_collective()) notice_left_peers();
+  return next;
+}
+
+OperationQueue::Running* Engine::unless_refused(const Result<Running*>& next) {
+  if (next.ok()) return *next;
+  fail(next.status());
+  return nullptr;
 }
 
 // Peers that have left in good order before they called what this rank waits for.
@@ -321,7 +328,10 @@ std::unique_ptr<Runner> Engine::make_runner(Running& running) {
     transport::LinkEvents& events = *this;
     return std::make_unique<PointToPointRunner>(*mesh_, events, messages_, running);
   }
-  if (running.plan == nullptr) return board_->runner_for(op, *running.algorithm, pool_);
+  if (running.plan == nullptr) {
+    Board& board = &running == beside_ ? *second_board_ : *board_;
+    return board.runner_for(op, *running.algorithm, pool_);
+  }
   return std::make_unique<ScheduleRunner>(*mesh_, pool_, op, running.plan,
                                           tuner_->own_report(op, queue_.num_ticketed()));
 }
@@ -332,6 +342,7 @@ void Engine::learn_of_tickets(const Running& running) {
       running.plan == nullptr || schedule::joins_all(running.op->request().shape);
   const bool is_used = running.runner->report().uses_tickets();
   if (!mesh_->all_share_memory() || agenda_->is_used() || !joins_all || !is_used) return;
+  second_board_ = std::make_unique<Board>(*board_);
   agenda_->begin(running.sequence + 1);
 }
 
@@ -348,6 +359,7 @@ bool Engine::advance(Running& running) {
     } else if (uses_rails(*running.op)) {
       tuner_->message_ended();
     }
+    if (&running == beside_) beside_ = nullptr;
     queue_.end(running, Status());
   }
   return moved;

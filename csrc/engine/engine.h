@@ -88,6 +88,7 @@ class Engine final : public Inspectable, private Steppable, private transport::L
   Status plan(Running& running);
   double message_seconds(const OpRequest& request) const;
   Running* next_to_start();
+  Running* unless_refused(const Result<Running*>& next);
   void notice_left_peers();
   bool uses_rails(const OpState& op) const;
   void start(Running& running);
@@ -139,6 +140,8 @@ class Engine final : public Inspectable, private Steppable, private transport::L
   std::unique_ptr<Tuner> tuner_;
   std::unique_ptr<Board> board_;
   std::optional<Agenda> agenda_;          // on the board
+  std::unique_ptr<Board> second_board_;   // from the agenda's begin on
+  const Running* beside_ = nullptr;       // what runs there
   std::unique_ptr<Placement> placement_;  // where all ranks are on one host and fill its cores
   MemoryPool pool_;
   HugePages huge_pages_;

@@ -28,6 +28,7 @@ void Engine::fail(const Status& status) {
 }
 
 void Engine::end_all(const Status& status) {
+  beside_ = nullptr;
   queue_.for_each([&](Running& running) {
     if (running.runner) running.runner->stop();
     queue_.end(running, status);

@@ -5,6 +5,13 @@
 #include "engine/local/board.h"
 
 namespace dmlcomm::engine {
+namespace {
+
+// Smaller ones end about as soon as ranks notice what is more urgent.
+constexpr size_t kLeastPassedBytes = 1u << 20;
+
+}  // namespace
+
 bool AgendaWords::is_ordered(uint64_t sequence) const {
   const uint64_t place = sequence % kPlaces;
   return (ordered[place / kBits].load(std::memory_order_relaxed) >> place % kBits & 1) != 0;
@@ -56,13 +63,18 @@ void Agenda::show(OperationQueue& queue) {
   if (board_.rank() != 0) board_.notify(0);
 }
 
-uint64_t Agenda::choose(OperationQueue& queue) {
+// The last collective that all ranks have called.
+uint64_t Agenda::called_by_all() const {
   uint64_t until = last_shown_;
   for (int rank = 1; rank < board_.num_ranks(); ++rank) {
     // Pairs with the release in show(): the bits of these are there.
     const AgendaWords& words = board_.header_of(rank).agenda;
     until = std::min(until, words.last_called.load(std::memory_order_acquire));
   }
+  return until;
+}
+
+std::vector<AgendaItem> Agenda::items(const OperationQueue& queue, uint64_t until) const {
   const auto is_ordered = [this](uint64_t sequence) {
     bool found = false;
     for (int rank = 0; rank < board_.num_ranks(); ++rank) {
@@ -76,26 +88,64 @@ uint64_t Agenda::choose(OperationQueue& queue) {
     if (sequence > until) return;
     items.push_back({sequence, running.op->ticket(), is_ordered(sequence)});
   });
+  return items;
+}
+
+uint64_t Agenda::choose(const OperationQueue& queue) {
+  const std::vector<AgendaItem> items = this->items(queue, called_by_all());
   if (items.empty()) return 0;
+  num_beside_ = 0;
   return choice(items, ++num_choices_);
 }
 
-Result<OperationQueue::Running*> Agenda::next(OperationQueue& queue) {
-  OperationQueue::Running* const none = nullptr;
-  std::atomic<uint64_t>& next = board_.header_of(0).agenda.next;
-  if (board_.rank() == 0 && next.load(std::memory_order_relaxed) == last_run_) {
-    const uint64_t chosen = choose(queue);
-    if (chosen == 0) return none;
-    next.store(chosen, std::memory_order_release);
-    for (int rank = 1; rank < board_.num_ranks(); ++rank) board_.notify(rank);
-  }
-  // Pairs with the release above.
+// The one that runs is among those to choose from.
+uint64_t Agenda::choose_beside(OperationQueue& queue) {
+  if (num_beside_ + 1 >= kChoicesPerOldest) return 0;
+  const uint64_t until = called_by_all();
+  if (looked_at_ == std::array{until, last_run_, last_beside_}) return 0;
+  looked_at_ = {until, last_run_, last_beside_};
+  const auto is_on_a_board = [&queue](uint64_t sequence) -> const OperationQueue::Running* {
+    const auto has_number = [&](const auto& one) { return one.sequence == sequence; };
+    const OperationQueue::Running* const found = queue.find_if(has_number);
+    return found == nullptr || found->plan != nullptr ? nullptr : found;
+  };
+  const OperationQueue::Running* const running = is_on_a_board(last_run_);
+  if (running == nullptr || !running->has_started) return 0;
+  const OpRequest& request = running->op->request();
+  if (std::max(request.input.bytes(), request.output.bytes()) < kLeastPassedBytes) return 0;
+  const uint64_t chosen = most_urgent(items(queue, until));
+  if (chosen == last_run_ || is_on_a_board(chosen) == nullptr) return 0;
+  ++num_beside_;
+  return chosen;
+}
+
+void Agenda::publish(std::atomic<uint64_t>& next, uint64_t chosen) {
+  if (chosen == 0) return;
+  next.store(chosen, std::memory_order_release);
+  for (int rank = 1; rank < board_.num_ranks(); ++rank) board_.notify(rank);
+}
+
+Result<OperationQueue::Running*> Agenda::follow(const std::atomic<uint64_t>& next, uint64_t& last,
+                                                OperationQueue& queue) {
+  // Pairs with the release in publish().
   const uint64_t chosen = next.load(std::memory_order_acquire);
-  if (chosen == last_run_) return none;
-  last_run_ = chosen;
+  if (chosen == last) return static_cast<OperationQueue::Running*>(nullptr);
+  last = chosen;
   if (OperationQueue::Running* running = queue.start(chosen)) return running;
   return Status(StatusCode::mismatch, "rank 0 runs collective #", chosen, ", which rank ",
                 board_.rank(), " has refused; every rank must call the same operations");
+}
+
+Result<OperationQueue::Running*> Agenda::next(OperationQueue& queue) {
+  std::atomic<uint64_t>& next = board_.header_of(0).agenda.next;
+  if (board_.rank() == 0) publish(next, choose(queue));
+  return follow(next, last_run_, queue);
+}
+
+Result<OperationQueue::Running*> Agenda::next_beside(OperationQueue& queue) {
+  std::atomic<uint64_t>& next = board_.header_of(0).agenda.next_beside;
+  if (board_.rank() == 0) publish(next, choose_beside(queue));
+  return follow(next, last_beside_, queue);
 }
 
 bool Agenda::waits_for(int peer, uint64_t oldest) const {

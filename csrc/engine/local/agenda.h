@@ -11,9 +11,13 @@
 // have memory in common with an earlier one: such a one runs only when it is the oldest. One choice
 // in kChoicesPerOldest is the oldest.
 //
+// While a large one runs, rank 0 may choose a more urgent one that runs beside it, on a second
+// board. Ranks leave the large one alone meanwhile. Only so many pass it that it has its turn, too.
+//
 // All calls require the progress lock.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -36,8 +40,9 @@ struct AgendaWords {
   static constexpr uint64_t kBits = 64;
   // Bit s % kPlaces: collective s, up to the last one called, has to wait for an earlier one.
   std::atomic<uint64_t> ordered[kPlaces / kBits];
-  // Of rank 0: the collective that runs, or ran last.
+  // Of rank 0: the collective that runs, or ran last; and the same of those beside one.
   alignas(kCacheLineBytes) std::atomic<uint64_t> next;
+  std::atomic<uint64_t> next_beside;
 
   bool is_ordered(uint64_t sequence) const;
   void set_ordered(uint64_t sequence, bool is_ordered);
@@ -70,17 +75,31 @@ class Agenda {
   void show(OperationQueue& queue);
   // The collective to run now, or null; none runs. An error where this rank has refused it.
   Result<OperationQueue::Running*> next(OperationQueue& queue);
+  // The same, of those that run on the second board; none runs there.
+  Result<OperationQueue::Running*> next_beside(OperationQueue& queue);
   // While there is none: whether `peer` has not called the oldest one.
   bool waits_for(int peer, uint64_t oldest) const;
 
  private:
-  uint64_t choose(OperationQueue& queue);
+  uint64_t called_by_all() const;
+  std::vector<AgendaItem> items(const OperationQueue& queue, uint64_t until) const;
+  uint64_t choose(const OperationQueue& queue);
+  uint64_t choose_beside(OperationQueue& queue);
+  // Of rank 0: `chosen`, unless it is 0, is what all ranks run now.
+  void publish(std::atomic<uint64_t>& next, uint64_t chosen);
+  // Starts what rank 0 has chosen since `last`.
+  Result<OperationQueue::Running*> follow(const std::atomic<uint64_t>& next, uint64_t& last,
+                                          OperationQueue& queue);
 
   Board& board_;
   bool is_used_ = false;
   uint64_t last_shown_ = 0;
   uint64_t last_run_ = 0;
+  uint64_t last_beside_ = 0;
   uint64_t num_choices_ = 0;
+  uint64_t num_beside_ = 0;  // of the one that runs
+  // What choose_beside() has looked at: nothing to choose there.
+  std::array<uint64_t, 3> looked_at_{};
 };
 
 }  // namespace dmlcomm::engine

@@ -11,12 +11,15 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 static_assert(sizeof(BoardHeader) <= kPageBytes);
+constexpr size_t kNumBoards = 2;
+
+size_t board_bytes(size_t slot_bytes) {
+  return kPageBytes + BoardHeader::kNumSlots * round_up(slot_bytes, kPageBytes);
+}
 
 }  // namespace
 
-size_t Board::area_bytes(size_t slot_bytes) {
-  return kPageBytes + BoardHeader::kNumSlots * round_up(slot_bytes, kPageBytes);
-}
+size_t Board::area_bytes(size_t slot_bytes) { return kNumBoards * board_bytes(slot_bytes); }
 
 Board::Board(transport::Mesh& mesh)
     : mesh_(mesh),
@@ -24,6 +27,20 @@ Board::Board(transport::Mesh& mesh)
       num_ranks_(mesh.num_ranks()),
       headers_(static_cast<size_t>(num_ranks_)) {
   headers_[rank_] = reinterpret_cast<BoardHeader*>(mesh_.shared_area(rank_));
+}
+
+Board::Board(const Board& first)
+    : mesh_(first.mesh_),
+      rank_(first.rank_),
+      num_ranks_(first.num_ranks_),
+      headers_(first.headers_),
+      ready_(first.ready_),
+      uses_tickets_(first.uses_tickets_),
+      memory_(first.memory_) {
+  for (BoardHeader*& header : headers_) {
+    auto* const area = reinterpret_cast<std::byte*>(header);
+    header = reinterpret_cast<BoardHeader*>(area + board_bytes(slot_bytes()));
+  }
 }
 
 void Board::exchange_capabilities(bool* moved) {

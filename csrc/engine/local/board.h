@@ -15,7 +15,7 @@
 // slot may hold a copy. The others write to it, too, until they publish the second round.
 //
 // All of this lies in the area that each rank shares with the others of its host: BoardHeader, and
-// from the next page on the two slots.
+// from the next page on the two slots; then the same of a second board.
 #pragma once
 
 #include <atomic>
@@ -60,6 +60,9 @@ class Board {
   static size_t area_bytes(size_t slot_bytes);
 
   explicit Board(transport::Mesh& mesh);
+  // The second one, for what runs beside the first one's operations (agenda.h), which is ready.
+  explicit Board(const Board& first);
+  Board& operator=(const Board&) = delete;
 
   // Carries out round 1; to be called until ready().
   void exchange_capabilities(bool* moved);
