@@ -84,6 +84,24 @@ def test_messages_and_sums_on_one_host(ucx, world_size, environment):
     assert max(closing) < 0.9  # of what has not been confirmed, the group would wait for a second
 
 
+def _descriptors_that_groups_leave(rank, n):
+    tensor, counts = torch.ones(100_000), []
+    for _ in range(15):
+        group = dist.new_group(list(range(n)))
+        dist.all_reduce(tensor, group=group)
+        dist.destroy_process_group(group)
+        counts.append(len(os.listdir("/proc/self/fd")))
+    return counts[-1] - counts[2]
+
+
+@pytest.mark.parametrize("environment", HERE)
+def test_groups_that_have_ended_leave_nothing(ucx, environment):
+    left = run_ranks(
+        _descriptors_that_groups_leave, 2, env={"DMLCOMM_TRANSPORT": "ucx", **environment}
+    )
+    assert max(left) <= 12, left  # a worker has 6: one that was busy for too long may stay
+
+
 def _until_lost(rank, n):
     tensor = torch.ones(1_000_000)
     dist.all_reduce(tensor)
@@ -168,6 +186,19 @@ def test_ranks_without_ucx_are_told_what_to_install(tmp_path):
     errors = [rank.communicate(timeout=60)[1] for rank in ranks]
     assert all(rank.returncode != 0 for rank in ranks)
     assert all("UCX does not load" in error and "libucx0" in error for error in errors), errors
+
+
+def test_ranks_with_and_without_remote_memory_are_told_so(ucx, tmp_path):
+    command = [sys.executable, "-c", GROUP_OF_TWO, str(tmp_path / "store")]
+    ranks = []
+    for rank, setting in enumerate(("on", "off")):
+        env = {"DMLCOMM_TRANSPORT": "ucx", "DMLCOMM_UCX_REMOTE_MEMORY": setting}
+        options = {"env": os.environ | env, "stderr": subprocess.PIPE, "text": True}
+        ranks.append(subprocess.Popen([*command, str(rank)], **options))
+    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert all(rank.returncode != 0 for rank in ranks)
+    assert all("must be the same on all ranks" in error for error in errors), errors
+    assert "it has DMLCOMM_UCX_REMOTE_MEMORY=off, and this rank on" in errors[0]
 
 
 def test_doctor_says_what_ucx_offers(ucx):

@@ -17,7 +17,9 @@ namespace {
 
 constexpr size_t kSmall = 1000, kLarge = 2'000'000;
 
-Status run(const OperationPtr& op) { return op->wait(std::chrono::milliseconds(0)); }
+constexpr std::chrono::seconds kDeadline{30};
+
+Status run(const OperationPtr& op) { return op->wait(kDeadline); }
 
 // A rank of two, and what it sums up: ones.
 struct Rank {
@@ -75,7 +77,7 @@ TEST(AgendaTest, AnUrgentCollectivePassesALargeOneThatRuns) {
   second.sum_small();
   let_go.set_value();
   for (Rank* rank : {&first, &second}) {
-    rank->has_ended.get_future().wait();
+    ASSERT_EQ(rank->has_ended.get_future().wait_for(kDeadline), std::future_status::ready);
     EXPECT_EQ(rank->order, "small large");
     EXPECT_TRUE(are_all_two(rank->small) && are_all_two(rank->large));
   }

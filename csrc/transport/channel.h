@@ -1,8 +1,8 @@
 // Channel: one ordered, reliable pipe of bytes to one peer. A TCP connection, or a ring in shared
 // memory. Link interprets the bytes.
 //
-// One thread at a time calls it (the holder of the communicator's progress lock). Nothing
-// blocks. After an error every call returns an error. Destroying the channel closes it.
+// One thread at a time calls it (the holder of the communicator's progress lock). Nothing but
+// let_go() blocks. After an error every call returns an error. Destroying the channel closes it.
 #pragma once
 
 #include <sys/uio.h>
@@ -106,8 +106,8 @@ class Channel {
   virtual Result<size_t> read_in_place(std::byte* /*to*/, size_t /*bytes*/) { return size_t{0}; }
   // Of what write() took, what the peer fetched from the memory of the caller.
   virtual uint64_t bytes_lent() const { return 0; }
-  // Memory of earlier calls is not touched after this one. Bytes that were to go there may be lost,
-  // and with them the channel.
+  // Memory of earlier calls is not touched after this one, which waits for that for a second at
+  // most. Bytes that were to go there may be lost, and with them the channel.
   virtual void let_go() {}
 
  protected:

@@ -16,7 +16,7 @@ constexpr int64_t kUrgentNs = 10 * kNsPerMs;
 
 std::shared_ptr<UrgentTimes> UrgentTimes::of(const std::string& interface) {
   static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<UrgentTimes>> all;
+  static auto& all = *new std::map<std::string, std::weak_ptr<UrgentTimes>>;
   const std::lock_guard lock(mutex);
   std::weak_ptr<UrgentTimes>& place = all[interface];
   std::shared_ptr<UrgentTimes> found = place.lock();

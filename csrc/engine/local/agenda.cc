@@ -100,7 +100,7 @@ uint64_t Agenda::choose(const OperationQueue& queue) {
 
 // The one that runs is among those to choose from.
 uint64_t Agenda::choose_beside(OperationQueue& queue) {
-  if (num_beside_ + 1 >= kChoicesPerOldest) return 0;
+  if (last_run_ == 0 || num_beside_ + 1 >= kChoicesPerOldest) return 0;
   const uint64_t until = called_by_all();
   if (looked_at_ == std::array{until, last_run_, last_beside_}) return 0;
   looked_at_ = {until, last_run_, last_beside_};
@@ -119,17 +119,15 @@ uint64_t Agenda::choose_beside(OperationQueue& queue) {
   return chosen;
 }
 
+// Pairs with the acquires in next() and next_beside().
 void Agenda::publish(std::atomic<uint64_t>& next, uint64_t chosen) {
   if (chosen == 0) return;
   next.store(chosen, std::memory_order_release);
   for (int rank = 1; rank < board_.num_ranks(); ++rank) board_.notify(rank);
 }
 
-Result<OperationQueue::Running*> Agenda::follow(const std::atomic<uint64_t>& next, uint64_t& last,
-                                                OperationQueue& queue) {
-  // Pairs with the release in publish().
-  const uint64_t chosen = next.load(std::memory_order_acquire);
-  if (chosen == last) return static_cast<OperationQueue::Running*>(nullptr);
+Result<OperationQueue::Running*> Agenda::start(uint64_t chosen, uint64_t& last,
+                                               OperationQueue& queue) {
   last = chosen;
   if (OperationQueue::Running* running = queue.start(chosen)) return running;
   return Status(StatusCode::mismatch, "rank 0 runs collective #", chosen, ", which rank ",
@@ -139,13 +137,20 @@ Result<OperationQueue::Running*> Agenda::follow(const std::atomic<uint64_t>& nex
 Result<OperationQueue::Running*> Agenda::next(OperationQueue& queue) {
   std::atomic<uint64_t>& next = board_.header_of(0).agenda.next;
   if (board_.rank() == 0) publish(next, choose(queue));
-  return follow(next, last_run_, queue);
+  const uint64_t chosen = next.load(std::memory_order_acquire);
+  if (chosen == last_run_) return static_cast<OperationQueue::Running*>(nullptr);
+  return start(chosen, last_run_, queue);
 }
 
 Result<OperationQueue::Running*> Agenda::next_beside(OperationQueue& queue) {
-  std::atomic<uint64_t>& next = board_.header_of(0).agenda.next_beside;
-  if (board_.rank() == 0) publish(next, choose_beside(queue));
-  return follow(next, last_beside_, queue);
+  AgendaWords& words = board_.header_of(0).agenda;
+  if (board_.rank() == 0) publish(words.next_beside, choose_beside(queue));
+  // It may need the end of one that still runs here, and has ended on rank 0. Then rank 0 has
+  // published the one beside which it is to run, which this rank starts first.
+  const uint64_t chosen = words.next_beside.load(std::memory_order_acquire);
+  const bool is_behind = words.next.load(std::memory_order_acquire) != last_run_;
+  if (chosen == last_beside_ || is_behind) return static_cast<OperationQueue::Running*>(nullptr);
+  return start(chosen, last_beside_, queue);
 }
 
 bool Agenda::waits_for(int peer, uint64_t oldest) const {

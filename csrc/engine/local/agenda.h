@@ -87,9 +87,8 @@ class Agenda {
   uint64_t choose_beside(OperationQueue& queue);
   // Of rank 0: `chosen`, unless it is 0, is what all ranks run now.
   void publish(std::atomic<uint64_t>& next, uint64_t chosen);
-  // Starts what rank 0 has chosen since `last`.
-  Result<OperationQueue::Running*> follow(const std::atomic<uint64_t>& next, uint64_t& last,
-                                          OperationQueue& queue);
+  // What rank 0 has chosen since `last`.
+  Result<OperationQueue::Running*> start(uint64_t chosen, uint64_t& last, OperationQueue& queue);
 
   Board& board_;
   bool is_used_ = false;

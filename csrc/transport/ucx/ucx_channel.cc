@@ -314,6 +314,8 @@ void UcxChannel::let_go() {
   if (!lends && !is_fetching_to_places()) return;
   failed("memory was taken back");
   rail_.end_loans(key_);
+  // Not every transport of UCX tells the peer.
+  shutdown(socket_.get(), SHUT_WR);
   const int64_t end_ns = now_ns() + kEndLimitNs;
   while (is_fetching_to_places() && now_ns() < end_ns) rail_.progress();
   if (is_fetching_to_places()) log_warning("UCX does not end fetches of ", description_);

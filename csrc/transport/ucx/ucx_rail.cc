@@ -6,11 +6,16 @@
 #include <fstream>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace dmlcomm::transport::ucx {
 namespace {
 
 // More than the headers of UCX and ours in a segment.
 constexpr size_t kSegmentOverhead = 8 * 1024;
+
+// For UCX to send what is left.
+constexpr int64_t kFlushLimitNs = 100 * kNsPerMs;
 
 // So many rounds at most, so that links get their turn.
 constexpr int kMostRounds = 64;
@@ -116,9 +121,11 @@ Status UcxRail::start(const std::string& interface, UcxRemoteMemory remote_memor
   DMLCOMM_RETURN_IF_ERROR(
       api_.check(api_.get_descriptor(worker_, &descriptor_), "ucp_worker_get_efd"));
   DMLCOMM_RETURN_IF_ERROR(set_handler(MessageKind::data, on_data));
-  DMLCOMM_RETURN_IF_ERROR(set_handler(MessageKind::read_count, on_count));
+  DMLCOMM_RETURN_IF_ERROR(
+      set_handler(MessageKind::read_count, on_number<&UcxUser::messages_were_read>));
   DMLCOMM_RETURN_IF_ERROR(set_handler(MessageKind::lent, on_lent));
-  DMLCOMM_RETURN_IF_ERROR(set_handler(MessageKind::confirmation, on_confirmation));
+  DMLCOMM_RETURN_IF_ERROR(
+      set_handler(MessageKind::confirmation, on_number<&UcxUser::message_confirmed>));
   UcxApi::Handle address = nullptr;
   size_t bytes = 0;
   DMLCOMM_RETURN_IF_ERROR(
@@ -140,9 +147,19 @@ Status UcxRail::set_handler(MessageKind kind, abi::MessageHandler handler) {
 // The worker ends what is under way, which calls back. A worker that has to send over a cable that
 // is pulled would wait for it: it stays until the process ends.
 UcxRail::~UcxRail() {
+  const auto is_flushing = [this] {
+    return std::ranges::any_of(members_,
+                               [](const auto& member) { return member.second.is_flushing; });
+  };
+  const int64_t end_ns = now_ns() + kFlushLimitNs;
   if (worker_ != nullptr) poll();
-  const auto is_flushing = [](const auto& member) { return member.second.is_flushing; };
-  if (std::ranges::any_of(members_, is_flushing)) return;
+  while (is_flushing() && now_ns() < end_ns) poll();
+  if (is_flushing()) {
+    // With the memory that it may still send from.
+    for (std::unique_ptr<Slot>& slot : slots_) (void)slot.release();
+    for (std::unique_ptr<Loan>& loan : loans_) (void)loan.release();
+    return;
+  }
   if (worker_ != nullptr) api_.destroy_worker(worker_);
   if (context_ != nullptr) api_.destroy_context(context_);
 }
@@ -422,21 +439,13 @@ void UcxRail::received_into(Slot* slot, abi::Code code) {
   give_back(slot);
 }
 
-abi::Code UcxRail::on_count(void* at, const void* header_bytes, size_t num_header_bytes, void*,
-                            size_t, const abi::MessageParam*) {
+template <void (UcxUser::*kTell)(uint64_t)>
+abi::Code UcxRail::on_number(void* rail, const void* header_bytes, size_t num_header_bytes, void*,
+                             size_t, const abi::MessageParam*) {
   if (num_header_bytes != sizeof(MessageHeader)) return abi::kOk;
   const MessageHeader header = header_of(header_bytes);
-  UcxUser* const user = static_cast<UcxRail*>(at)->user_of(header.key);
-  if (user != nullptr) user->messages_were_read(header.number);
-  return abi::kOk;
-}
-
-abi::Code UcxRail::on_confirmation(void* at, const void* header_bytes, size_t num_header_bytes,
-                                   void*, size_t, const abi::MessageParam*) {
-  if (num_header_bytes != sizeof(MessageHeader)) return abi::kOk;
-  const MessageHeader header = header_of(header_bytes);
-  UcxUser* const user = static_cast<UcxRail*>(at)->user_of(header.key);
-  if (user != nullptr) user->message_confirmed(header.number);
+  UcxUser* const user = static_cast<UcxRail*>(rail)->user_of(header.key);
+  if (user != nullptr) (user->*kTell)(header.number);
   return abi::kOk;
 }
 

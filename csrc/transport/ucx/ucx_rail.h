@@ -165,10 +165,10 @@ class UcxRail {
                            size_t bytes, const abi::MessageParam* param);
   static abi::Code on_lent(void* rail, const void* header, size_t header_bytes, void* data,
                            size_t bytes, const abi::MessageParam* param);
-  static abi::Code on_count(void* rail, const void* header, size_t header_bytes, void* data,
-                            size_t bytes, const abi::MessageParam* param);
-  static abi::Code on_confirmation(void* rail, const void* header, size_t header_bytes, void* data,
-                                   size_t bytes, const abi::MessageParam* param);
+  // Of a message that is a number alone.
+  template <void (UcxUser::*kTell)(uint64_t)>
+  static abi::Code on_number(void* rail, const void* header, size_t header_bytes, void* data,
+                             size_t bytes, const abi::MessageParam* param);
   static void on_sent(void* request, abi::Code code, void* slot);
   static void on_received(void* request, abi::Code code, size_t bytes, void* slot);
   static void on_fetched_from_us(void* request, abi::Code code, void* loan);

@@ -18,9 +18,12 @@ constexpr size_t kShortWindowBytes = 512 * 1024;
 
 constexpr char kLoopback[] = "lo";
 
-std::string encode(const Status& opened, const std::vector<std::unique_ptr<UcxRail>>& rails) {
+constexpr const char* kSettings[] = {"auto", "on", "off"};  // of UcxRemoteMemory
+
+std::string encode(const Status& opened, const std::string& setting,
+                   const std::vector<std::unique_ptr<UcxRail>>& rails) {
   if (!opened.ok()) return str_cat("! ", opened.message());
-  std::string text;
+  std::string text = setting + " ";
   for (const auto& rail : rails) {
     const std::string& address = rail->address();
     text += to_hex(reinterpret_cast<const std::byte*>(address.data()), address.size()) + " ";
@@ -28,10 +31,16 @@ std::string encode(const Status& opened, const std::vector<std::unique_ptr<UcxRa
   return text;
 }
 
-Result<std::vector<std::string>> decode(const std::string& text) {
+// UCX finds no way between ranks with different settings.
+Result<std::vector<std::string>> decode(const std::string& text, const std::string& setting) {
   if (text.starts_with('!')) return Status(StatusCode::peer_lost, text.substr(2));
   std::vector<std::string> addresses;
   std::istringstream in(text);
+  std::string theirs;
+  if (in >> theirs; theirs != setting) {
+    return Status(StatusCode::mismatch, "it has DMLCOMM_UCX_REMOTE_MEMORY=", theirs,
+                  ", and this rank ", setting, "; it must be the same on all ranks");
+  }
   for (std::string hex; in >> hex;) {
     std::string address(hex.size() / 2, '\0');
     if (!from_hex(hex, reinterpret_cast<std::byte*>(address.data()), address.size())) {
@@ -71,13 +80,14 @@ Status UcxTransport::meet(const std::vector<int>& peers, Rendezvous& rendezvous,
                           Admission& admission) {
   DMLCOMM_RETURN_IF_ERROR(TcpTransport::meet(peers, rendezvous, admission));
   const Status opened = open_rails();
-  Result<std::vector<std::string>> texts =
-      rendezvous.exchange("ucx", job_.rank, job_.num_ranks, encode(opened, rails_), job_.timeout);
+  const std::string setting = kSettings[static_cast<size_t>(job_.config.ucx_remote_memory)];
+  Result<std::vector<std::string>> texts = rendezvous.exchange(
+      "ucx", job_.rank, job_.num_ranks, encode(opened, setting, rails_), job_.timeout);
   DMLCOMM_RETURN_IF_ERROR(opened);
   if (!texts.ok()) return texts.status();
   addresses_.resize(static_cast<size_t>(job_.num_ranks));
   for (const int peer : peers) {
-    Result<std::vector<std::string>> addresses = decode((*texts)[peer]);
+    Result<std::vector<std::string>> addresses = decode((*texts)[peer], setting);
     if (!addresses.ok()) {
       return Status(addresses.status().code(), "rank ", peer, " on host ",
                     job_.hosts[peer].host_name, ": ", addresses.status().message());
