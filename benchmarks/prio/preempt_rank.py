@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 import psutil
 import torch
@@ -43,22 +42,26 @@ class Case:
     with_server: bool
 
 
-class Operations(Protocol):
+class Operations:
     """What is measured: a large operation, and a small one that begins later.
+
+    Here there are none: the rank that is the server only comes to the barriers.
 
     Attributes:
         wrong: elements of results, so far.
     """
 
-    wrong: int
+    wrong = 0
 
     def prepare(self) -> None:
         """Before a turn."""
 
     def start_large(self) -> tuple[Callable[[], bool], Callable[[], object]]:
         """Whether it has ended, and what waits for its end."""
+        return lambda: True, lambda: None
 
-    def run_small(self) -> None: ...
+    def run_small(self) -> None:
+        """To its end."""
 
     def check(self) -> None:
         """After a turn of both."""
@@ -67,14 +70,13 @@ class Operations(Protocol):
         """After all turns."""
 
 
-class AllReduces:
+class AllReduces(Operations):
     """Of tensors of ones."""
 
     def __init__(self, case: Case, group: dist.ProcessGroup) -> None:
         self._group = group
         self._large = torch.ones(case.large // 4)
         self._small = torch.ones(case.small // 4)
-        self.wrong = 0
 
     def prepare(self) -> None:
         self._large.fill_(1)
@@ -91,11 +93,8 @@ class AllReduces:
         expected = dist.get_world_size()
         self.wrong += int((self._large != expected).sum() + (self._small != expected).sum())
 
-    def check_all(self) -> None:
-        pass
 
-
-class Pushes:
+class Pushes(Operations):
     """Of a worker: a push, and a push_pull of another model."""
 
     def __init__(self, case: Case, client: Client) -> None:
@@ -104,12 +103,8 @@ class Pushes:
         self._small = torch.ones(case.small // 4)
         self._sum = torch.empty_like(self._small)
         self._num_pushes = 0
-        self.wrong = 0
         client.init("large", torch.zeros_like(self._large), rule="add", apply="push")
         client.init("small", torch.zeros_like(self._small), rule="assign", reduce="sum")
-
-    def prepare(self) -> None:
-        pass
 
     def start_large(self) -> tuple[Callable[[], bool], Callable[[], object]]:
         self._num_pushes += 1
@@ -126,27 +121,6 @@ class Pushes:
         self._client.barrier()
         expected = self._num_pushes * self._client.num_workers
         self.wrong += int((self._client.pull("large", None) != expected).sum())
-
-
-class Nothing:
-    """Of the rank that is the server: it only comes to the barriers."""
-
-    wrong = 0
-
-    def prepare(self) -> None:
-        pass
-
-    def start_large(self) -> tuple[Callable[[], bool], Callable[[], object]]:
-        return lambda: True, lambda: None
-
-    def run_small(self) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
-
-    def check_all(self) -> None:
-        pass
 
 
 class Measurement:
@@ -213,7 +187,7 @@ def operations_of(case: Case) -> Iterator[Operations]:
             address[0] = stack.enter_context(Server(options)).address
         dist.broadcast_object_list(address, SERVER_RANK)
         if is_server:
-            yield Nothing()
+            yield Operations()
         else:
             with Client(str(address[0]), worker=dist.get_rank() - 1) as client:
                 yield Pushes(case, client)

@@ -237,8 +237,8 @@ Result<size_t> UcxChannel::read_in_place(std::byte* to, size_t bytes) {
   return read_arrivals(&part, 1);
 }
 
-// What is lent of the next `bytes`: straight to `to` if it stays where it is. The first one is
-// fetched in any case, so that a reader with little room goes on.
+// Fetches the lent messages of the next `bytes`, straight to `to` if `stays`. It fetches the first
+// one in any case, so that a reader with little room goes on.
 void UcxChannel::fetch(std::byte* to, size_t bytes, bool stays) {
   is_offered_ = false;
   size_t at = 0;
@@ -278,7 +278,7 @@ Result<size_t> UcxChannel::read_arrivals(const iovec* parts, int num_parts) {
     while (left > 0 && has_arrived()) {
       const Arrival& arrival = arrivals_.front();
       const size_t bytes = std::min(left, arrival.bytes - front_read_bytes_);
-      // What was fetched to its place is there, or not wanted any more.
+      // A message with a loan is in its place already.
       if (arrival.loan == nullptr) std::memcpy(to, arrival.data + front_read_bytes_, bytes);
       front_read_bytes_ += bytes;
       to += bytes;

@@ -130,7 +130,7 @@ class UcxRail {
 
   // Only where has_remote_memory(). The memory is UCX's until the loan is done, or end_loans().
   Loan* lend(const MessageHeader& header, const std::byte* data, size_t bytes);
-  // What has been lent: to its place, or into a slot, which message_complete() tells of.
+  // Both fetch a message that was lent. message_complete() tells of one that is in its slot.
   Loan* fetch_to(std::byte* to, const MessageHeader& header, void* offered, size_t bytes);
   void receive(Slot* slot, void* offered, size_t bytes);
   // The caller has no use for it any more.

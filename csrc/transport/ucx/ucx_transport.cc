@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "base/str_cat.h"
@@ -18,12 +19,10 @@ constexpr size_t kShortWindowBytes = 512 * 1024;
 
 constexpr char kLoopback[] = "lo";
 
-constexpr const char* kSettings[] = {"auto", "on", "off"};  // of UcxRemoteMemory
-
-std::string encode(const Status& opened, const std::string& setting,
+std::string encode(const Status& opened, std::string_view setting,
                    const std::vector<std::unique_ptr<UcxRail>>& rails) {
   if (!opened.ok()) return str_cat("! ", opened.message());
-  std::string text = setting + " ";
+  std::string text = str_cat(setting, " ");
   for (const auto& rail : rails) {
     const std::string& address = rail->address();
     text += to_hex(reinterpret_cast<const std::byte*>(address.data()), address.size()) + " ";
@@ -32,7 +31,7 @@ std::string encode(const Status& opened, const std::string& setting,
 }
 
 // UCX finds no way between ranks with different settings.
-Result<std::vector<std::string>> decode(const std::string& text, const std::string& setting) {
+Result<std::vector<std::string>> decode(const std::string& text, std::string_view setting) {
   if (text.starts_with('!')) return Status(StatusCode::peer_lost, text.substr(2));
   std::vector<std::string> addresses;
   std::istringstream in(text);
@@ -80,7 +79,7 @@ Status UcxTransport::meet(const std::vector<int>& peers, Rendezvous& rendezvous,
                           Admission& admission) {
   DMLCOMM_RETURN_IF_ERROR(TcpTransport::meet(peers, rendezvous, admission));
   const Status opened = open_rails();
-  const std::string setting = kSettings[static_cast<size_t>(job_.config.ucx_remote_memory)];
+  const std::string_view setting = to_string(job_.config.ucx_remote_memory);
   Result<std::vector<std::string>> texts = rendezvous.exchange(
       "ucx", job_.rank, job_.num_ranks, encode(opened, setting, rails_), job_.timeout);
   DMLCOMM_RETURN_IF_ERROR(opened);
