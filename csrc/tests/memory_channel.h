@@ -87,6 +87,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
     Flow flow;
     flow.bytes_per_second = bytes_per_second;
     flow.queued_bytes = queued_bytes;
+    flow.some_on_the_way = !out_->bytes.empty();
     return flow;
   }
   int descriptor() const override { return -1; }

@@ -168,6 +168,47 @@ TEST(TicketLanesTest, TheUsualLaneTakesOverFromALostOne) {
   EXPECT_FALSE(pair.a.has_outstanding());
 }
 
+// The same time goes by for both links, whose lanes carry nothing in it.
+void pass(Pair& pair, int64_t* now, int64_t ms) {
+  for (const int64_t end = *now + ms * kNsPerMs; *now < end; *now += 50 * kNsPerMs) {
+    pair.a.lose_stalled_lanes(*now);
+    pair.settle();
+  }
+}
+
+TEST(TicketLanesTest, AnUrgentLaneThatWaitsInTheNetworkIsNotLostWhileItsCableLives) {
+  Pair pair = pair_with_classes(2);
+  connect_classes(pair);
+  Message urgent = message_of(collective_tag(1, 0, 0), 300'000, 0);
+  begin_to_send(pair, urgent);
+  stop(pair, 2);
+  int64_t now = kNsPerS;
+  pass(pair, &now, 1400);
+  EXPECT_NE(pair.a.channel(2), nullptr);
+  EXPECT_EQ(pair.notes_a.num_lost, 0);
+  pass(pair, &now, 200);
+  EXPECT_EQ(pair.a.channel(2), nullptr) << "it has waited for too long";
+  EXPECT_EQ(pair.notes_a.num_lost, 1);
+  pair.settle();
+  EXPECT_EQ(urgent.got, urgent.data);
+}
+
+TEST(TicketLanesTest, AnUrgentLaneIsLostWithItsCable) {
+  Pair pair = pair_with_classes(2);
+  connect_classes(pair);
+  Message urgent = message_of(collective_tag(1, 0, 0), 300'000, 0);
+  begin_to_send(pair, urgent);
+  stop(pair, 0);
+  stop(pair, 2);
+  int64_t now = kNsPerS;
+  pass(pair, &now, 450);
+  EXPECT_EQ(pair.notes_a.num_lost, 0);
+  pass(pair, &now, 300);
+  EXPECT_EQ(pair.notes_a.num_lost, 2) << "the usual lane was idle, and has been asked";
+  pair.settle();
+  EXPECT_EQ(urgent.got, urgent.data);
+}
+
 TEST(TicketLanesTest, TheUsualLaneOfTheOnlyRailComesBack) {
   Pair pair = pair_with_classes();
   connect_classes(pair);

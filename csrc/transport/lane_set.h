@@ -64,6 +64,10 @@ class LaneSet {
   bool is_alone(size_t index) const { return num_usual() == 1 && is_usual(index); }
   // Those of classes are not.
   bool is_usual(size_t index) const { return index < num_usual(); }
+  // Null for a usual lane, and where that of the rail is lost.
+  Lane* usual_beside(size_t index) const {
+    return is_usual(index) ? nullptr : lanes_[index % shape_.num_rails].get();
+  }
   // Lanes of the classes that have become of use since the last call.
   std::vector<size_t> take_wanted() { return std::exchange(wanted_, {}); }
 

@@ -681,7 +681,11 @@ void Link::lose_lane(size_t index, const std::string& reason) {
 void Link::lose_stalled_lanes(int64_t now_ns) {
   lanes_.for_each_lane([&](size_t index, Lane& lane) {
     const int64_t stalled_ns = lane.stalled_ns(now_ns);
-    if (stalled_ns < (lanes_.is_alone(index) ? kOnlyStallNs : kStallNs)) return;
+    if (stalled_ns < kAskStallNs) return;
+    Lane* const usual = lanes_.usual_beside(index);
+    if (usual != nullptr && usual->idle() && usual->stalled_ns(now_ns) == 0) beat(*usual);
+    const bool is_patient = usual != nullptr || lanes_.is_alone(index);
+    if (stalled_ns < (is_patient ? kOnlyStallNs : kStallNs)) return;
     lose_lane(index, str_cat("nothing was confirmed for ", stalled_ns / kNsPerMs, " ms"));
   });
 }
@@ -698,9 +702,11 @@ bool Link::has_outstanding() const {
 void Link::heartbeat() {
   if (state_ != State::up) return;
   lanes_.for_each_lane([&](size_t, Lane& lane) {
-    if (lane.idle()) lane.push(OutFrame(header_of(FrameKind::heartbeat, 0)));
+    if (lane.idle()) beat(lane);
   });
 }
+
+void Link::beat(Lane& lane) const { lane.push(OutFrame(header_of(FrameKind::heartbeat, 0))); }
 
 bool Link::take_sign_of_life(int64_t silent_ns) {
   if (state_ != State::up) return true;

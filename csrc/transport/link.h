@@ -97,7 +97,8 @@ class Link final : private LaneReader {
   // Gives up the lane; the others carry on, or without others the next one. Only where frames are
   // kept.
   void lose_lane(size_t index, const std::string& reason);
-  // Gives up lanes that carry bytes of which none was confirmed for a while (stall_watch.h).
+  // Gives up lanes that carry bytes of which none was confirmed for a while (stall_watch.h). Those
+  // of classes go with the usual lane of their rail, which a heartbeat asks for before.
   void lose_stalled_lanes(int64_t now_ns);
   // Tells the meters what its lanes have carried since the last call.
   void measure();
@@ -191,6 +192,7 @@ class Link final : private LaneReader {
   Status end_frame(Intake& intake, const FrameHeader& header) override;
   void request_written(SendRequest& request) override;
 
+  void beat(Lane& lane) const;
   FrameHeader header_of(FrameKind kind, Tag tag) const;
   FrameHeader header_of(const SendRequest& request) const;
   static OutFrame announcement(const FrameHeader& header, const SendRequest& request);

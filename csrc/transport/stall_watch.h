@@ -15,6 +15,9 @@ constexpr int64_t kStallNs = 500 * kNsPerMs;
 // Where no other lane takes them, a repetition of the kernel is worth waiting for, but not the next
 // one: the time between them doubles.
 constexpr int64_t kOnlyStallNs = 1500 * kNsPerMs;
+// A switch that schedules may hold back the bytes of an urgent class as long, for more urgent ones
+// of other hosts. After this time the usual lane of the rail is asked whether the cable lives.
+constexpr int64_t kAskStallNs = 100 * kNsPerMs;
 
 class StallWatch {
  public:
