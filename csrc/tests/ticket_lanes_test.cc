@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <random>
 #include <vector>
@@ -337,6 +338,39 @@ TEST(TicketLanesTest, ASmallMessageIsPassedBySixtyFourOthersAtMost) {
   EXPECT_LE(num_before, kMostPassed + 4) << "but for those that came in the same step";
   pair.settle();
   EXPECT_FALSE(pair.a.has_outstanding());
+}
+
+// Small messages keep the channel busy, over a lane of their own and over the same one.
+TEST(TicketLanesTest, ALargeMessageHasAShareBesideUrgentSmallOnes) {
+  constexpr size_t kBytes = 60'000, kWaiting = 10, kMostUrgent = 2'000;
+  for (const size_t num_classes : {size_t{0}, kNumClasses}) {
+    Pair pair(1, 10'000, 1, kAnyRail, nullptr, num_classes);
+    if (num_classes > 0) connect_classes(pair);
+    Message large = message_of(collective_tag(1, 0, 0), 3'000'000, 128);
+    large.out.age = 1;
+    pair.b.recv(large.in);
+    pair.b.open(1, {});
+    pair.settle();
+    std::deque<Message> urgent;
+    const auto send_urgent = [&] {
+      const auto number = static_cast<uint32_t>(urgent.size());
+      Message& message = urgent.emplace_back(message_of(collective_tag(2, 0, number), kBytes, 1));
+      message.out.age = 2;
+      pair.b.recv(message.in);
+      pair.a.send(message.out);
+    };
+    for (size_t i = 0; i < kWaiting; ++i) send_urgent();
+    pair.a.send(large.out);
+    const int before = pair.notes_b.num_arrived;
+    while (large.in.arrived < large.data.size() && urgent.size() < kMostUrgent) {
+      const auto num_arrived = static_cast<size_t>(pair.notes_b.num_arrived - before);
+      while (urgent.size() < num_arrived + kWaiting) send_urgent();
+      pair.step();
+    }
+    EXPECT_TRUE(large.got == large.data) << large.in.arrived << " bytes have come";
+    EXPECT_GT(urgent.size() * kBytes, 10 * large.data.size()) << "urgent ones go first";
+    pair.settle();
+  }
 }
 
 // Of two peers that are reached over the same rail.

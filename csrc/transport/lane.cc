@@ -102,11 +102,11 @@ bool meets_before(const OutFrame& first, const OutFrame& second) {
          first.begins_message() && second.begins_message();
 }
 
-// Parts of large messages are seen to when they are given to the lane.
 bool may_pass(const OutFrame& frame, const OutFrame& waiting) {
   if (waiting.order <= frame.order || waiting.written > 0) return false;
   const bool is_control = frame.header.ticket == 0;
-  return is_control || waiting.order.is_large || waiting.num_passed < kMostPassed;
+  if (is_control || !waiting.order.is_large) return is_control || waiting.num_passed < kMostPassed;
+  return waiting.bytes_passed < kMostPartsBefore * waiting.header.payload_bytes;
 }
 
 }  // namespace
@@ -140,7 +140,10 @@ void Lane::push(OutFrame frame) {
   }
   // It may go before a large one that waits for its budget.
   const bool is_next = place == out_.begin();
-  std::for_each(place, out_.end(), [](OutFrame& passed) { ++passed.num_passed; });
+  std::for_each(place, out_.end(), [&frame](OutFrame& passed) {
+    ++passed.num_passed;
+    passed.bytes_passed += frame.header.payload_bytes;
+  });
   out_.insert(place, std::move(frame));
   if ((!waits_already || is_next) && !deferred_) write_at_once();
 }

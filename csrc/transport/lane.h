@@ -83,10 +83,14 @@ struct OutFrame {
   bool tells_rate = false;             // see SendRequest
   SendOrder order;
   uint32_t num_passed = 0;     // frames that have gone before it since it waits
+  size_t bytes_passed = 0;     // their payloads
   size_t written = 0;          // header included
   int64_t waits_since_ns = 0;  // see SendRequest; 0: another frame
   int64_t sampled_ns = 0;      // when it began to leave, if its receipt tells of the rail's rate
 };
+
+// The oldest large message waits while others have so many parts, or as many bytes, at most.
+constexpr size_t kMostPartsBefore = 15;
 
 class Lane {
  public:
@@ -126,6 +130,10 @@ class Lane {
   bool has_room(const SendOrder& order) const {
     if ((out_.empty() || deferred_) && channel_->maybe_writable()) return true;
     return !out_.empty() && num_large_ == 0 && out_.back().order.ticket > order.ticket;
+  }
+  // The same, if it may also wait behind small messages.
+  bool has_room_behind(const SendOrder& order) const {
+    return has_room(order) || (!out_.empty() && num_large_ == 0);
   }
   size_t queued_bytes() const { return queued_bytes_; }
   // Whether frames wait for room, and the channel has taken bytes not long ago: its rail is busy

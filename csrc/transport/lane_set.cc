@@ -24,8 +24,6 @@ constexpr double kYieldingS = 2e-3;
 constexpr double kLeastYieldingBytes = 32 * 1024;
 // So long after a connection others to the same peer may come for the first time.
 constexpr int64_t kFirstAttemptNs = 200 * kNsPerMs;
-// One part in so many is the oldest operation's.
-constexpr size_t kPartsPerOldest = 16;
 
 }  // namespace
 
@@ -194,6 +192,7 @@ void LaneSet::push_last(const OutFrame& frame) {
 }
 
 void LaneSet::push(OutFrame frame, uint8_t rail) {
+  if (!large_.empty()) bytes_since_oldest_ += frame.header.payload_bytes;
   if (rail == kAnyRail) return push_ordered(std::move(frame));
   const size_t ticket_class = class_of(frame.order);
   number(frame);
@@ -258,7 +257,8 @@ void LaneSet::push_large(const FrameHeader& header, SendRequest& request) {
   feed();
 }
 
-// The oldest message does not wait for lanes that are more urgent.
+// The oldest message, when it has its turn, waits neither for lanes that are more urgent nor for
+// small messages.
 LaneSet::Turn LaneSet::next_turn_of(size_t message, bool is_oldest) {
   const Large& large = large_[message];
   const SendRequest& request = *large.request;
@@ -266,7 +266,9 @@ LaneSet::Turn LaneSet::next_turn_of(size_t message, bool is_oldest) {
   const bool is_shared = num_usual() > 1;
   const int64_t now = is_shared ? now_ns() : 0;
   const auto has_room = [&](size_t index) {
-    return lanes_[index]->has_room(request.order) && (is_oldest || !is_held_up(index));
+    Lane& lane = *lanes_[index];
+    if (is_oldest) return lane.has_room_behind(request.order);
+    return lane.has_room(request.order) && !is_held_up(index);
   };
   const auto goes_over = [&](size_t index, std::optional<size_t> only) {
     if (!lanes_[index] || !carries(index, large.ticket_class)) return false;
@@ -355,23 +357,32 @@ bool LaneSet::would_be_last(size_t index, size_t part, const Large& message, int
 // Parts shrink towards the end, so that all lanes finish together. A lane with a small share of the
 // rates has small parts, as a large one would take it longer than the others need for the message.
 size_t LaneSet::part_bytes(size_t left, double share) const {
-  if (num_usual() == 1) return within_budget(kMaxPayloadBytes);
+  if (num_usual() == 1) return most_part_bytes();
   const auto bytes = static_cast<size_t>(share * static_cast<double>(left) / 2);
-  return std::clamp(bytes, kMinPartBytes, within_budget(kMaxPartBytes));
+  return std::clamp(bytes, kMinPartBytes, most_part_bytes());
+}
+
+size_t LaneSet::most_part_bytes() const {
+  return within_budget(num_usual() == 1 ? kMaxPayloadBytes : kMaxPartBytes);
 }
 
 LaneSet::Turn LaneSet::next_turn() {
-  if (num_parts_ % kPartsPerOldest == kPartsPerOldest - 1) {
+  if (parts_since_oldest_ + bytes_since_oldest_ / most_part_bytes() >= kMostPartsBefore) {
     const auto is_older = [](const Large& a, const Large& b) {
       return a.request->age < b.request->age;
     };
     const auto oldest = std::min_element(large_.begin(), large_.end(), is_older);
     const Turn turn = next_turn_of(static_cast<size_t>(oldest - large_.begin()), true);
-    if (turn.lane != nullptr) return turn;
+    if (turn.lane != nullptr) {
+      parts_since_oldest_ = bytes_since_oldest_ = 0;
+      return turn;
+    }
   }
   for (size_t message = 0; message < large_.size(); ++message) {
     const Turn turn = next_turn_of(message, false);
-    if (turn.lane != nullptr) return turn;
+    if (turn.lane == nullptr) continue;
+    ++parts_since_oldest_;
+    return turn;
   }
   return {};
 }
@@ -396,7 +407,6 @@ bool LaneSet::feed_large() {
     const int64_t now = limits_credit_ ? now_ns() : 0;
     const size_t most = std::min(turn.bytes, turn.lane->credit(now));
     OutFrame frame = next_part(message.header, *message.request, most);
-    ++num_parts_;
     number(frame);
     if (message.left() == 0) large_.erase(large_.begin() + static_cast<ptrdiff_t>(turn.message));
     turn.lane->push(std::move(frame));

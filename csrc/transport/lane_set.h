@@ -5,9 +5,9 @@
 //
 // A large message is cut into parts, and a lane takes the next part whenever it has room: a lane
 // that is twice as fast carries twice as much. The next part is one of the message that goes first
-// (SendOrder), and every sixteenth one of the oldest operation, so that none waits for ever. Parts
-// of a slow lane are small, and at the end of a message it takes none that the others would have
-// carried before. Between hosts,
+// (SendOrder), and every sixteenth one of the oldest operation, so that none waits for ever: bytes
+// of small messages count, too. Parts of a slow lane are small, and at the end of a message it
+// takes none that the others would have carried before. Between hosts,
 //  - frames whose order matters (control, small messages between two points) share one lane, and
 //    move to another only when that dies;
 //  - a message that names a rail takes its lane while that lives;
@@ -178,6 +178,7 @@ class LaneSet {
   void place_orphaned();
   size_t within_budget(size_t bytes) const;
   size_t part_bytes(size_t left, double share) const;
+  size_t most_part_bytes() const;
 
   const Shape shape_;
   RailCounters* const counters_;
@@ -188,7 +189,10 @@ class LaneSet {
   size_t next_lane_ = 0;  // takes the next part
   uint64_t next_number_ = 1;
   std::deque<Large> large_;  // in the order in which they go
-  size_t num_parts_ = 0;     // that have been given to lanes
+  // Parts of large messages that were given to lanes, and bytes of small messages, since the oldest
+  // large one had its turn.
+  size_t parts_since_oldest_ = 0;
+  size_t bytes_since_oldest_ = 0;
   bool limits_credit_;
   std::optional<uint8_t> class_dscp_;  // see mark_class()
   std::vector<int64_t> attached_ns_;   // of each lane, for the first time; 0: never

@@ -690,10 +690,6 @@ void Link::lose_stalled_lanes(int64_t now_ns) {
   });
 }
 
-void Link::measure() {
-  lanes_.for_each_lane([](size_t, Lane& lane) { lane.measure(); });
-}
-
 bool Link::has_outstanding() const {
   return !waiting_.empty() || !offered_.empty() || !requested_.empty() || num_writing_ > 0 ||
          !posted_.empty() || !granted_.empty() || num_taken_offers_ > 0;
@@ -705,8 +701,6 @@ void Link::heartbeat() {
     if (lane.idle()) beat(lane);
   });
 }
-
-void Link::beat(Lane& lane) const { lane.push(OutFrame(header_of(FrameKind::heartbeat, 0))); }
 
 bool Link::take_sign_of_life(int64_t silent_ns) {
   if (state_ != State::up) return true;

@@ -101,7 +101,9 @@ class Link final : private LaneReader {
   // of classes go with the usual lane of their rail, which a heartbeat asks for before.
   void lose_stalled_lanes(int64_t now_ns);
   // Tells the meters what its lanes have carried since the last call.
-  void measure();
+  void measure() {
+    lanes_.for_each_lane([](size_t, Lane& lane) { lane.measure(); });
+  }
   // See Lane::limit_credit(); of lanes to other hosts.
   void limit_credit() { lanes_.limit_credit(); }
   // See Channel::mark_class(); of lanes to other hosts.
@@ -192,7 +194,7 @@ class Link final : private LaneReader {
   Status end_frame(Intake& intake, const FrameHeader& header) override;
   void request_written(SendRequest& request) override;
 
-  void beat(Lane& lane) const;
+  void beat(Lane& lane) const { lane.push(OutFrame(header_of(FrameKind::heartbeat, 0))); }
   FrameHeader header_of(FrameKind kind, Tag tag) const;
   FrameHeader header_of(const SendRequest& request) const;
   static OutFrame announcement(const FrameHeader& header, const SendRequest& request);
