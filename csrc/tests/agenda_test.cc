@@ -1,4 +1,4 @@
-// Inside a host an urgent collective passes a large one that runs.
+// Inside a host: which collective is next, and that an urgent one passes a large one that runs.
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,31 @@
 
 #include "base/ticket.h"
 #include "engine/communicator.h"
+#include "engine/local/agenda.h"
 #include "tests/ranks.h"
 
 namespace dmlcomm::engine {
 namespace {
+
+TEST(AgendaTest, TheSmallestTicketIsNextAndOfEqualOnesTheFirst) {
+  EXPECT_EQ(most_urgent({{4, 128, false}}), 4u);
+  EXPECT_EQ(most_urgent({{4, 128, false}, {5, 3, false}, {7, 3, false}}), 5u);
+  EXPECT_EQ(most_urgent({{4, 255, false}, {5, 255, false}}), 4u);
+}
+
+TEST(AgendaTest, WhatAnOrderedOneWaitsForIsAsUrgentAsThat) {
+  EXPECT_EQ(most_urgent({{4, 200, false}, {5, 0, true}, {6, 100, false}}), 4u);
+  EXPECT_EQ(most_urgent({{4, 200, false}, {5, 90, true}, {6, 10, false}}), 6u);
+  EXPECT_EQ(most_urgent({{4, 200, false}, {5, 150, true}, {6, 10, true}, {7, 5, false}}), 7u);
+  EXPECT_EQ(most_urgent({{5, 0, true}, {6, 100, false}}), 5u);  // the oldest
+}
+
+TEST(AgendaTest, OneChoiceInSixteenIsTheOldest) {
+  for (uint64_t number = 1; number <= 48; ++number) {
+    const uint64_t expected = number == 16 || number == 32 || number == 48 ? 4 : 5;
+    EXPECT_EQ(choice({{4, 128, false}, {5, 3, false}}, number), expected) << number;
+  }
+}
 
 constexpr size_t kSmall = 1000, kLarge = 2'000'000;
 

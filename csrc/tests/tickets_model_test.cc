@@ -1,6 +1,5 @@
 // Tickets that ranks draw at random, each for itself: whatever they are, all operations come to an
-// end. A model of several ranks, each with its real OperationQueue; no bytes move. And the agenda's
-// choice inside a host.
+// end. A model of several ranks, each with its real OperationQueue; no bytes move.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +9,6 @@
 #include <random>
 #include <vector>
 
-#include "engine/local/agenda.h"
 #include "engine/operation_queue.h"
 
 namespace dmlcomm::engine {
@@ -146,26 +144,6 @@ void run_to_the_end(size_t num_ranks, size_t num_calls, unsigned seed) {
 TEST(TicketsModelTest, RandomTicketsOnEachRankComeToAnEnd) {
   for (size_t num_ranks : {2, 3, 4, 5}) {
     for (unsigned seed = 1; seed <= 20; ++seed) run_to_the_end(num_ranks, 500, seed);
-  }
-}
-
-TEST(AgendaTest, TheSmallestTicketIsNextAndOfEqualOnesTheFirst) {
-  EXPECT_EQ(most_urgent({{4, 128, false}}), 4u);
-  EXPECT_EQ(most_urgent({{4, 128, false}, {5, 3, false}, {7, 3, false}}), 5u);
-  EXPECT_EQ(most_urgent({{4, 255, false}, {5, 255, false}}), 4u);
-}
-
-TEST(AgendaTest, WhatAnOrderedOneWaitsForIsAsUrgentAsThat) {
-  EXPECT_EQ(most_urgent({{4, 200, false}, {5, 0, true}, {6, 100, false}}), 4u);
-  EXPECT_EQ(most_urgent({{4, 200, false}, {5, 90, true}, {6, 10, false}}), 6u);
-  EXPECT_EQ(most_urgent({{4, 200, false}, {5, 150, true}, {6, 10, true}, {7, 5, false}}), 7u);
-  EXPECT_EQ(most_urgent({{5, 0, true}, {6, 100, false}}), 5u);  // the oldest
-}
-
-TEST(AgendaTest, OneChoiceInSixteenIsTheOldest) {
-  for (uint64_t number = 1; number <= 48; ++number) {
-    const uint64_t expected = number == 16 || number == 32 || number == 48 ? 4 : 5;
-    EXPECT_EQ(choice({{4, 128, false}, {5, 3, false}}, number), expected) << number;
   }
 }
 
