@@ -580,7 +580,7 @@ def accumulation_clipping_and_scaling(rank):
         with _short_turns():
             for step in range(steps):
                 ours(model, optimizer, rank, step, scaler)
-        assert schedule != "auto" or optimizer._choice is None  # it has decided
+        assert optimizer.schedule in (SCHEDULES if schedule == "auto" else [schedule])
         optimizer.close()
         assert_equal_bits(model, expected, schedule)
 
@@ -600,6 +600,7 @@ def one_group_is_left_when_a_schedule_is_chosen(rank):
         with _short_turns(), mock.patch.object(schedule_choice, "choose", lambda _, k=kept: k):
             for step in range(1 + 7 * 2):
                 plain_step(model, optimizer, rank, step)
+        assert optimizer.schedule == kept
         assert len(c10d._world.pg_map) == before + 1, kept
         model.branch.requires_grad_(False)  # all learn again, with the group that is left
         for step in range(3):

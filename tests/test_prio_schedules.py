@@ -9,16 +9,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dmlcomm.prio import reduction, schedule_choice
+from dmlcomm.prio import reduction
 from helpers import run_ranks
-from helpers.prio import (
-    DEFERRED,
-    assert_equal_bits,
-    make_model,
-    plain_step,
-    trained_with_ddp,
-    wrapped,
-)
+from helpers.prio import DEFERRED, trained_with_auto, wrapped
 
 pytestmark = pytest.mark.xdist_group("prio_optimizer")
 
@@ -26,19 +19,12 @@ DEADLINE_S = 200
 
 
 def _automatic(rank, n):
-    steps = 1 + len(schedule_choice.TURNS) * schedule_choice.STEPS + 5
-    expected = trained_with_ddp(rank, steps=steps)
-    model = make_model()
-    optimizer = wrapped(model, schedule="auto")
-    for step in range(steps):
-        plain_step(model, optimizer, rank, step)
-    optimizer.flush()
-    assert_equal_bits(model, expected)
-    return optimizer._exchange.is_deferred
+    return trained_with_auto(rank)
 
 
 def test_ranks_choose_the_same_schedule():
-    assert len(set(run_ranks(_automatic, 2, deadline_s=DEADLINE_S))) == 1
+    first, second = run_ranks(_automatic, 2, deadline_s=DEADLINE_S)
+    assert first == second
 
 
 def _layers():

@@ -65,6 +65,7 @@ class Exchange:
 
     Attributes:
         is_averaged: the gradients are the averages of this step.
+        schedule: that of the next step, a key of SCHEDULES.
 
     Args:
         optimizer: the user's.
@@ -302,6 +303,7 @@ class Exchange:
         return {m: [p for p in found if p in own] for m, found in forward.reads().items()}
 
     def _set_schedule(self, schedule: str) -> None:
+        self.schedule = schedule
         self._schedule = SCHEDULES[schedule]
         deferred = self._schedule.is_deferred
         group = self._group_of_tickets if deferred else self._process_group

@@ -32,7 +32,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
       gradients of the first modules overtake the others on their way.
     - ``dear``: gradients are half reduced in the backward pass; the rest is done beside the forward
       pass.
-    - ``auto``: measures these during the first steps, and keeps the fastest.
+    - ``auto``: measures these during the first steps, and keeps the fastest: see `schedule`.
 
     Weights and buffers of rank 0 are broadcast at once. `parameters()` of the model, its
     `state_dict`, evaluation, and copies of it have the weights after the last step. Those that code
@@ -245,6 +245,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """As of the user's optimizer; all ranks add the same `param_group`, between steps."""
         self._exchange.flush()
         self._optimizer.add_param_group(param_group)
+
+    @property
+    def schedule(self) -> str:
+        """One of "cross", "dear" and "plain"; "auto" while it measures. The same on all ranks."""
+        return self._exchange.schedule if self._choice is None else AUTO
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]

@@ -5,6 +5,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
+from dmlcomm.prio.schedule_choice import STEPS as STEPS_OF_A_TURN
+from dmlcomm.prio.schedule_choice import TURNS
 
 GROUP_MB = 0.0005  # several groups
 ONE_GROUP_MB = 25
@@ -18,6 +20,7 @@ OPTIMIZERS = {
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
 }
 STEPS = 5
+STEPS_OF_AUTO = 1 + len(TURNS) * STEPS_OF_A_TURN  # until it has decided
 
 
 class _Model(nn.Module):
@@ -100,6 +103,20 @@ def assert_as_ddp(rank, one_step=plain_step, theirs=None, prepare=None, make=OPT
             one_step(model, optimizer, rank, step, *more)
         optimizer.flush()
         assert_equal_bits(model, expected, schedule, group_mb)
+
+
+def trained_with_auto(rank):
+    """The schedule that is kept, after steps that give DDP's bits."""
+    steps = STEPS_OF_AUTO + STEPS
+    expected = trained_with_ddp(rank, steps=steps)
+    model = make_model()
+    optimizer = wrapped(model, schedule="auto")
+    for step in range(steps):
+        assert (optimizer.schedule == "auto") == (step < STEPS_OF_AUTO), step
+        plain_step(model, optimizer, rank, step)
+    optimizer.flush()
+    assert_equal_bits(model, expected)
+    return optimizer.schedule
 
 
 def after_a_step(rank, schedule):
