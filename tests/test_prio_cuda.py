@@ -19,9 +19,8 @@ from helpers.prio import (
     assert_equal_bits,
     loss_of,
     make_model,
-    plain_step,
+    trained_with_auto,
     trained_with_ddp,
-    wrapped,
 )
 
 pytestmark = [
@@ -38,13 +37,7 @@ def _weights(rank, n):
 
 def _auto(rank, n):
     torch.set_default_device("cuda")
-    expected = trained_with_ddp(rank, steps=60)
-    model = make_model()
-    optimizer = wrapped(model, schedule="auto")
-    for step in range(60):
-        plain_step(model, optimizer, rank, step)
-    optimizer.flush()
-    assert_equal_bits(model, expected)
+    trained_with_auto(rank)
 
 
 def _scaled_and_clipped(rank, n):
