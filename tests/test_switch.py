@@ -149,6 +149,11 @@ def frame(layer, mark, num_bytes=1_000, version=4):
     return (bytes(12) + head).ljust(num_bytes, b"\0")
 
 
+def tagged(packet):
+    """With a VLAN tag, for all hosts. In a bridge the tag is beside the frame, not in it."""
+    return b"\xff" * 6 + bytes([2, 0, 0, 0, 0, 1]) + b"\x81\x00\x00\x05" + packet[12:]
+
+
 def late(mark):
     """A frame with what would be the mark of ticket 128, or of a later one."""
     return frame(mark.num_layers, mark)
@@ -365,7 +370,9 @@ def test_packets_without_a_mark_keep_their_share(agent):
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_the_window_follows_the_layers(agent, classifier):
+    unmarked = tagged(frame(2, Mark.DSCP)).hex()
     with scheduled(agent, classifier=classifier, idle_ms=600_000, slide_bytes=100_000):
+        agent.call("host1", f"{TRAFFIC}:send_frames", "eth0", unmarked, 50)
         with Traffic(agent, 4) as traffic:
             for ticket, num_bytes in ((9, 50_000), (7, 50_000), (0, 50_000), (4, 2_000_000)):
                 traffic.send("host1", ticket, num_bytes)
@@ -381,6 +388,7 @@ def test_the_window_follows_the_layers(agent, classifier):
     assert counted["0"] > 50_000
     assert counted["4"] > 2_000_000
     assert sum(queue["sent_bytes"] for queue in port["queues"]) > 2_150_000
+    assert port["unmarked"]["sent_bytes"] > 50_000
     assert port["window"]["is_rising"]
     assert port["window"]["moves"] >= 6
 

@@ -35,6 +35,13 @@ def send(address: str, ticket: int | None, num_bytes: int, mark: str) -> None:
         connection.recv(1)
 
 
+def send_frames(interface: str, frame: str, count: int) -> None:
+    """Sends an Ethernet frame, given in hexadecimal digits, several times."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
+        for _ in range(count):
+            wire.sendto(bytes.fromhex(frame), (interface, 0))
+
+
 def receive(num_connections: int) -> None:
     """Prints a line when it listens, when a connection has begun to flow, and when one has ended.
 

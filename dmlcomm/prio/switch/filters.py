@@ -32,6 +32,8 @@ _FIRST_TABLE, _TABLE_SHIFT = 0x800, 20
 _FIRST_FILTER = 1
 
 _PACKET_OUTGOING = 4
+# What classic BPF knows beside the frame: SKF_AD_OFF + SKF_AD_PKTTYPE, + SKF_AD_VLAN_TAG_PRESENT.
+_PACKET_TYPE, _HAS_VLAN_TAG = 0xFFFFF004, 0xFFFFF030
 _SO_ATTACH_FILTER = 26
 _SOL_PACKET = 263
 _PACKET_AUXDATA = 8
@@ -217,12 +219,14 @@ def _open_tap(port: str, mark: Mark) -> socket.socket:
 
 def _tap_filter(mark: Mark) -> bytes:
     """Classic BPF: outgoing packets that may have a mark, cut to their beginning."""
-    load_type = (0x28, 0, 0, 0xFFFFF004)  # SKF_AD_OFF + SKF_AD_PKTTYPE
+    load_type, load_vlan = (0x28, 0, 0, _PACKET_TYPE), (0x28, 0, 0, _HAS_VLAN_TAG)
     keep, drop = (0x06, 0, 0, _SNAP_BYTES), (0x06, 0, 0, 0)
     if mark is Mark.IP_OPTION:
         lines = [
             load_type,
-            (0x15, 0, 3, _PACKET_OUTGOING),
+            (0x15, 0, 5, _PACKET_OUTGOING),
+            load_vlan,
+            (0x15, 0, 3, 0),
             (0x28, 0, 0, 34),
             (0x15, 0, 1, OPTION << 8 | OPTION_BYTES),
             keep,
@@ -231,7 +235,9 @@ def _tap_filter(mark: Mark) -> bytes:
     else:
         lines = [
             load_type,
-            (0x15, 0, 7, _PACKET_OUTGOING),
+            (0x15, 0, 9, _PACKET_OUTGOING),
+            load_vlan,
+            (0x15, 0, 7, 0),
             (0x28, 0, 0, 12),
             (0x15, 0, 2, _ETH_P_IP),
             (0x30, 0, 0, 15),

@@ -21,7 +21,8 @@ _ETHERTYPE, _IP, _IPV4_TOS, _IPV4_OPTIONS = 12, 14, 15, 34
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _NO_OPTIONS = 0x45
 
-_CONTEXT_LEN = 0  # __sk_buff.len
+# Of __sk_buff: len, and vlan_present; the kernel keeps the tag beside the frame.
+_CONTEXT_LEN, _CONTEXT_VLAN = 0, 20
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ def build(mark: Mark, settings: WindowSettings, map_descriptor: int, first_class
     """
     code = Assembler()
     code.alu_register("mov", R6, R1)
+    code.load(R0, R6, _CONTEXT_VLAN, 4)
+    code.jump_if(R0, "!=", 0, "unmarked")
     _read_mark(code, mark)
     code.load_map_value(R7, map_descriptor)
     code.load(R9, R6, _CONTEXT_LEN, 4)
