@@ -26,6 +26,7 @@ DEADLINE_S = 30
 SWITCH = "switch0.0"
 BRIDGE = "br0"
 DAEMON, ASK = "dmlcomm.prio.switch.daemon", "dmlcomm.prio.switch.ask"
+COMMAND_LINE = "dmlcomm.cli"
 TRAFFIC = "marked_traffic"
 NEVER_NS = 2_000_000_000
 REFUSED = kernel.why_not_permitted()
@@ -262,7 +263,7 @@ def lab(lab_is_possible):
 
 @pytest.fixture(scope="module")
 def agent(lab):
-    agent = Agent(lab.name, [DAEMON, ASK, TRAFFIC])
+    agent = Agent(lab.name, [DAEMON, ASK, TRAFFIC, COMMAND_LINE, commands.__name__])
     yield agent
     agent.close()
 
@@ -493,10 +494,22 @@ def test_the_command_starts_shows_and_stops(lab, agent):
         assert "is not scheduled" in ask(agent, operation)["error"]
 
 
-def test_the_process_ends_with_its_bridge(agent):
+def test_a_bridge_of_the_machine_is_scheduled_until_the_stop_or_its_end(agent):
+    """The command line, in the network of a node, knows nothing of the lab."""
+
+    def printed(*arguments):
+        return " ".join(agent.main(SWITCH, COMMAND_LINE, "switch", *arguments).split())
+
     for words in ("br9 type bridge", "left9 type veth peer name right9"):
         agent.run(SWITCH, "ip", "link", "add", *words.split())
     agent.run(SWITCH, "ip", "link", "set", "left9", "master", "br9")
+    before = queues_of(agent)
+    begun = printed("start", "--bridge", "br9", "--rate", "1gbit", "--queues", "2")
+    assert begun.startswith("br9 is scheduled: 1 ports, 2 queues each, ")
+    assert printed("status", "--bridge", "br9").startswith("br9 left9: 1 Gb/s, window 0 to 1")
+    assert printed("stop", "--bridge", "br9") == "br9 is not scheduled any more"
+    assert queues_of(agent) == before
+
     start(agent, bridge="br9", rate_bps=1_000_000_000)
     assert "htb" in agent.run(SWITCH, "tc", "qdisc", "show", "dev", "left9")
     agent.run(SWITCH, "ip", "link", "del", "br9")
