@@ -13,8 +13,8 @@ server        a push_pull of 1 MB, called 0.2 s after a push of 50 MB, of three 
               parameter server, with the same tickets; and where the switch schedules
 steps         a training step with DDP, with the hook, and with the schedules of
               `dmlcomm.DistributedOptimizer`, where communication takes as long as computing
-auto          "auto" beside DDP where nothing is to be gained: a tiny model on one host, and a small
-              transformer on two hosts with 10 Gb/s
+auto          "auto" beside DDP and "plain" where nothing is to be gained: a tiny model on one host,
+              and a small transformer on two hosts with 10 Gb/s
 switch        the table of the TensorExpress paper: one server and three workers at a switch
 
 `python -m benchmarks.prio.classifiers` compares those of the switch.
