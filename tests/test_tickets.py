@@ -16,6 +16,7 @@ from helpers import eventually, run_ranks
 from helpers.inspecting import group_of
 from helpers.lab_scripts import run_script
 from helpers.waiting import thread_state
+from helpers.warm_python import warm_command
 from soak.tickets import run_random_tickets, run_random_tickets_in_lab
 
 NUM_OPERATIONS = 500
@@ -219,6 +220,44 @@ def test_urgent_operations_have_connections_of_their_own():
         option = ("-e", "DMLCOMM_CREDIT_BYTES=16384")
         found = run_script(lab, _LEFT_FRAMES, *option, deadline_s=DEADLINE_S)
         assert found.stdout.count("fine") == 2, found.stderr
+
+
+# Inside a host there are no such connections, so numbers may differ.
+_DIFFERENT_NUMBERS = """
+import os
+rank = int(os.environ["RANK"])
+os.environ["DMLCOMM_TICKET_CONNECTIONS"] = "0" if rank == 1 else "3"
+import torch, torch.distributed as dist, dmlcomm
+master = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+store = dist.TCPStore(*master, is_master=rank == 0)
+host, place = divmod(rank, 2)
+own = dist.PrefixStore(f"host {host}", store)
+dist.init_process_group("dmlcomm", store=own, rank=place, world_size=2)
+tensor = torch.ones(10)
+with dmlcomm.ticket(0):
+    dist.all_reduce(tensor)
+assert torch.equal(tensor, torch.full_like(tensor, 2.0))
+dist.destroy_process_group()
+try:
+    everyone = dist.PrefixStore("everyone", store)
+    dist.init_process_group("dmlcomm", store=everyone, rank=rank, world_size=4)
+except dmlcomm.CollectiveMismatchError as error:
+    print("told:", error, flush=True)
+if store.add("told", 1) == 4:
+    store.set("all told", "")
+store.wait(["all told"])
+"""
+
+
+@pytest.mark.usefixtures("lab_is_possible")
+def test_ranks_with_different_numbers_of_connections_are_told_so():
+    """All of them, also those that have the number of all other hosts."""
+    with Lab("flat:2,1") as lab:
+        options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
+        found = lab.run(warm_command(_DIFFERENT_NUMBERS), "--ranks-per-host", "2", **options)
+    differs = "DMLCOMM_TICKET_CONNECTIONS differs"
+    told = f"{differs}: rank 0 on host host0 has 3, and rank 1 on host host0 0; set it alike"
+    assert found.stdout.count(told) == 4, found
 
 
 CREDIT = 1_000_000

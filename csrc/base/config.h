@@ -175,8 +175,8 @@ struct Config {
   std::optional<uint64_t> credit_bytes;
 
   // DMLCOMM_TICKET_CONNECTIONS: connections that are made beside the usual one, per rail and peer,
-  // once messages with tickets below 128 go there: one per class of tickets (base/ticket.h). Equal
-  // on all ranks. 0: none.
+  // once messages with tickets below 128 go there: one per class of tickets (base/ticket.h). Ranks
+  // on several hosts fail to meet unless all have the same. 0: none.
   uint32_t ticket_connections = 3;
 
   // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: the system's; but

@@ -41,6 +41,7 @@ TEST(HostAddressTest, SurvivesTheRendezvous) {
   HostAddress address = host_on("boot", 7, 12);
   address.tunes = false;
   address.probes = false;
+  address.ticket_connections = 4;
   const auto decoded = HostAddress::decode(address.encode());
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->host_id, "boot:7");
@@ -49,6 +50,7 @@ TEST(HostAddressTest, SurvivesTheRendezvous) {
   EXPECT_EQ(decoded->cores, "f");
   EXPECT_FALSE(decoded->tunes);
   EXPECT_FALSE(decoded->probes);
+  EXPECT_EQ(decoded->ticket_connections, 4u);
   for (const char* text :
        {"boot:7 h7 1 socket 1 f", "boot:7 h7 1 socket 0 f 1", "boot:7 h7 1 socket two f 1"}) {
     EXPECT_EQ(HostAddress::decode(text).status().code(), StatusCode::protocol_error) << text;

@@ -101,14 +101,15 @@ void note_cores(HostAddress* address) {
 
 std::string HostAddress::encode() const {
   return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name, " ", num_cores, " ", cores, " ",
-                 tunes ? 1 : 0, " ", probes ? 1 : 0);
+                 tunes ? 1 : 0, " ", probes ? 1 : 0, " ", ticket_connections);
 }
 
 Result<HostAddress> HostAddress::decode(const std::string& text) {
   HostAddress address;
   std::istringstream in(text);
   in >> address.host_id >> address.host_name >> address.pid >> address.unix_name >>
-      address.num_cores >> address.cores >> address.tunes >> address.probes;
+      address.num_cores >> address.cores >> address.tunes >> address.probes >>
+      address.ticket_connections;
   if (!in || address.num_cores < 1) return malformed("host address", text);
   return address;
 }
@@ -142,6 +143,24 @@ int ranks_per_core_of_host(const std::vector<HostAddress>& ranks) {
   const int num_ranks = static_cast<int>(ranks.size());
   const bool is_even = are_the_same && num_ranks % ranks[0].num_cores == 0;
   return is_even ? num_ranks / ranks[0].num_cores : 0;
+}
+
+// Of two ranks of one host that differ, one at least also differs from a rank of another host.
+Status check_same_settings(const std::vector<HostAddress>& hosts) {
+  const HostAddress& first = hosts[0];
+  const bool is_one_host = std::all_of(hosts.begin(), hosts.end(), [&](const HostAddress& host) {
+    return host.host_id == first.host_id;
+  });
+  if (is_one_host) return Status();
+  for (size_t rank = 1; rank < hosts.size(); ++rank) {
+    const HostAddress& other = hosts[rank];
+    if (other.ticket_connections == first.ticket_connections) continue;
+    return Status(StatusCode::mismatch, "DMLCOMM_TICKET_CONNECTIONS differs: rank 0 on host ",
+                  first.host_name, " has ", first.ticket_connections, ", and rank ", rank,
+                  " on host ", other.host_name, " ", other.ticket_connections,
+                  "; set it alike on all hosts, or nowhere");
+  }
+  return Status();
 }
 
 std::string encode_rails(const std::vector<RailEndpoint>& rails) {

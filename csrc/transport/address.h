@@ -17,11 +17,12 @@ struct HostAddress {
   std::string host_id;    // of host_id_of(): the same text on ranks that can share memory
   std::string host_name;  // for messages
   int pid = 0;
-  std::string unix_name;    // abstract Unix socket of this communicator
-  int num_cores = 1;        // that the process may use
-  std::string cores = "-";  // which these are, as a bit mask in hexadecimal; "-": not known
-  bool tunes = true;        // see MeshOptions
-  bool probes = true;       // see Config
+  std::string unix_name;            // abstract Unix socket of this communicator
+  int num_cores = 1;                // that the process may use
+  std::string cores = "-";          // which these are, as a bit mask in hexadecimal; "-": not known
+  bool tunes = true;                // see MeshOptions
+  bool probes = true;               // see Config
+  uint32_t ticket_connections = 0;  // see Config
 
   // The part of host_id that names the kernel. Hosts of one kernel (containers, a lab) share its
   // cores.
@@ -37,6 +38,10 @@ double ranks_per_shared_core(const std::vector<HostAddress>& hosts);
 
 // Ranks per core of one host, if all may use the same cores and divide evenly among them; else 0.
 int ranks_per_core_of_host(const std::vector<HostAddress>& ranks);
+
+// `mismatch` if the ranks are on several hosts, and have not all the same settings of what connects
+// these; the same on all ranks, since all know all addresses.
+Status check_same_settings(const std::vector<HostAddress>& hosts);
 
 // An interface of this host that may carry data between hosts.
 struct RailAddress {

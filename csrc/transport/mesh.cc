@@ -79,6 +79,7 @@ Status Mesh::meet(Rendezvous& rendezvous) {
   own = local_host_address();
   own.tunes = job_.tunes;
   own.probes = job_.config.probe;
+  own.ticket_connections = job_.config.ticket_connections;
   own.unix_name = str_cat("dmlcomm-", job_.key.job_id, "-", job_.rank);
   transports_ = make_transports(job_, loop_);
   for (const auto& transport : transports_) {
@@ -123,7 +124,7 @@ Status Mesh::read_hosts(Rendezvous& rendezvous) {
                   " and rank ", job_.rank, " on ", job_.own_host().host_name, "; use auto or tcp"));
     }
   }
-  return Status();
+  return check_same_settings(job_.hosts);
 }
 
 // The first one that reaches a peer carries what goes there. This rank counts as one of its peers.
