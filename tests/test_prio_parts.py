@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dmlcomm.prio import schedule_choice
 from dmlcomm.prio.agreement import EARLY, Agreement, positions_of
 from dmlcomm.prio.arrivals import Arrivals
+from dmlcomm.prio.ddp_hook import DdpModuleHook
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
 from dmlcomm.prio.fused_group import FusedGroup
 from dmlcomm.prio.grouping import make_groups
@@ -19,7 +20,7 @@ from dmlcomm.prio.updates import DeferredUpdates
 
 def _order_of(model, *inputs):
     """Names of the parameters in the order in which a forward pass reads them."""
-    order = ForwardOrder(model)
+    order = ForwardOrder(model, DdpModuleHook)
     model(*inputs)
     order.stop()
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -64,7 +65,7 @@ def test_order_is_that_of_the_forward_pass():
 def test_places_are_among_the_parameters_that_are_trained():
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
     head = list(model[2].parameters())
-    order = ForwardOrder(model)
+    order = ForwardOrder(model, DdpModuleHook)
     model(torch.zeros(4))
     order.stop()
     positions = positions_of(head, [True, True], order)
@@ -87,7 +88,7 @@ def test_a_shared_parameter_counts_where_it_is_read_first():
 def test_a_module_reads_what_it_takes_from_others():
     attention = nn.MultiheadAttention(4, 1)
     model = nn.Sequential(_First(attention), nn.LSTM(4, 2))
-    order = ForwardOrder(model)
+    order = ForwardOrder(model, DdpModuleHook)
     model(torch.ones(2, 4))
     assert attention.out_proj.weight in set(order.reads()[attention])
     assert attention.out_proj not in order.reads()
@@ -107,13 +108,13 @@ class _First(nn.Module):
 def test_what_compiled_modules_read_unseen_belongs_to_the_nearest_one_that_ran():
     model = nn.Sequential(_Wait())
     model[0].inner = nn.Linear(2, 2)
-    order = ForwardOrder(model)
+    order = ForwardOrder(model, DdpModuleHook)
     model(torch.ones(1))
     assert not order.assign(model[0].inner.weight)  # nothing is compiled: other code has read it
     order.stop()
     compiled = nn.Module()
     compiled._orig_mod = model  # as torch.compile does it
-    order = ForwardOrder(compiled)
+    order = ForwardOrder(compiled, DdpModuleHook)
     model(torch.ones(1))
     assert order.assign(model[0].inner.weight)
     assert model[0].inner.weight in set(order.reads()[model[0]])
@@ -123,7 +124,7 @@ def test_what_compiled_modules_read_unseen_belongs_to_the_nearest_one_that_ran()
 
 def test_a_forward_pass_that_fails_ends_as_others_do():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(5, 3))
-    order = ForwardOrder(model)
+    order = ForwardOrder(model, DdpModuleHook)
     with pytest.raises(RuntimeError, match="shapes"):
         model(torch.ones(2, 3))
     assert torch.overrides._get_current_function_mode_stack() == []
@@ -162,7 +163,7 @@ class _Modes(nn.Module):
 @pytest.mark.parametrize("begins_again", [True, False], ids=["next pass", "stop"])
 def test_a_forward_pass_that_is_interrupted_ends_with_the_next_or_with_watching(begins_again):
     model = nn.Sequential(nn.Linear(3, 3), _Interrupted())
-    order = ForwardOrder(model)
+    order = ForwardOrder(model, DdpModuleHook)
     with pytest.raises(KeyboardInterrupt):
         model(torch.ones(2, 3))
     if begins_again:
@@ -176,7 +177,7 @@ def test_a_forward_pass_that_is_interrupted_ends_with_the_next_or_with_watching(
 
 def test_watching_that_is_stopped_in_a_forward_pass_ends_with_it():
     model = nn.Sequential(_Modes(lambda: order.stop()), nn.Linear(3, 3))
-    order = ForwardOrder(model)
+    order = ForwardOrder(model, DdpModuleHook)
     model(torch.ones(2, 3))
     assert model[0].seen == [1]
     assert set(order.positions()) == set(model.parameters())

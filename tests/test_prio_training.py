@@ -1,6 +1,7 @@
 """Tickets below DDP and FSDP2: the same weights, and tickets in the order of the forward pass."""
 
 import contextlib
+import copy
 import functools
 import gc
 import weakref
@@ -63,6 +64,21 @@ def _train_in_parts(rank, with_hook):
     return list(model.parameters())
 
 
+def _compiled_as_one_graph(rank):
+    """The error says what to do, and that helps. A copy of the model calls no hook."""
+    inner = torch.compile(_model(), backend="eager", fullgraph=True)
+    model = DistributedDataParallel(inner)
+    model.register_comm_hook(dmlcomm.prio.HookState(model), dmlcomm.prio.comm_hook)
+    with pytest.raises(RuntimeError, match=r"prio.HookState learns .* or call ddp.module.compile"):
+        _train(model, rank, steps=1)
+    torch.compile(copy.deepcopy(inner._orig_mod), backend="eager", fullgraph=True)(torch.ones(16))
+    model = DistributedDataParallel(_model())
+    model.register_comm_hook(dmlcomm.prio.HookState(model), dmlcomm.prio.comm_hook)
+    _train(model, rank, steps=1)
+    model.module.compile(backend="eager", fullgraph=True)
+    _train(model, rank)
+
+
 def _noted_tickets(module):
     seen = []
 
@@ -88,6 +104,7 @@ def _hooked(rank, n):
     parts = [_train_in_parts(rank, with_hook) for with_hook in (False, True)]
     for ours, theirs in zip(*parts, strict=True):
         assert torch.equal(ours, theirs)
+    _compiled_as_one_graph(rank)
     seen = _noted_tickets(ddp_hook)
     _train(model, rank)
     freed = weakref.ref(model)
@@ -248,8 +265,29 @@ def _grouped(rank, n):
     return _gathers_of_a_step(model, rank)
 
 
+def _sharded_and_compiled_as_one_graph(rank, n):
+    """The error says what to do, and that helps."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def sharded(model):
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        dmlcomm.prio.ticket_fsdp(model)
+        return model
+
+    mesh = init_device_mesh("cpu", (n,))
+    compiled = functools.partial(torch.compile, backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match=r"prio.ticket_fsdp learns .* or give fully_shard what"):
+        _train(compiled(sharded(_model())), rank, steps=1)
+    model = _model()
+    model.layers = nn.ModuleList(compiled(layer) for layer in model.layers)
+    _train(sharded(model), rank, steps=2)
+
+
 def _fully_sharded(rank, n):
     _weights_and_tickets(rank, n)
+    _sharded_and_compiled_as_one_graph(rank, n)
     return _orders(rank, n), _grouped(rank, n)
 
 

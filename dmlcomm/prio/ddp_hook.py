@@ -6,7 +6,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dmlcomm.hooks.futures import Tensors, complete_after, future_for
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
+from dmlcomm.prio.module_hooks import ModuleHook
 from dmlcomm.prio.ticket import ticket
+
+
+class DdpModuleHook(
+    ModuleHook,
+    reason="dmlcomm.prio.HookState learns the order of modules in front of them, between parts "
+    "that are compiled: compile without fullgraph=True, or call "
+    "ddp.module.compile(fullgraph=True) after the first backward pass",
+):
+    """Learns the order for `comm_hook`."""
 
 
 class HookState:
@@ -29,7 +39,7 @@ class HookState:
             raise TypeError(f"expected DistributedDataParallel, got {type(model).__name__}")
         # Not the model, whose reducer keeps this state alive unseen by the garbage collector.
         self.process_group: dist.ProcessGroup = model.process_group
-        self._forward: ForwardOrder | None = ForwardOrder(model.module)
+        self._forward: ForwardOrder | None = ForwardOrder(model.module, DdpModuleHook)
         self._positions: dict[torch.Tensor, int] = {}
 
     def ticket_of(self, bucket: dist.GradBucket) -> int:

@@ -18,7 +18,7 @@ from dmlcomm.prio.forward_order import ForwardOrder, ticket_at, without_compile
 from dmlcomm.prio.fused_group import FusedGroup
 from dmlcomm.prio.gradients import replaced_gradients
 from dmlcomm.prio.grouping import make_groups
-from dmlcomm.prio.module_hooks import BeforeUse
+from dmlcomm.prio.module_hooks import BeforeUse, ModuleHook
 from dmlcomm.prio.module_reads import ModuleReads
 from dmlcomm.prio.optimizer_part import options_of
 from dmlcomm.prio.reduction import AllReduce, ScatterGather
@@ -27,6 +27,14 @@ from dmlcomm.prio.updates import DeferredUpdates
 
 # After so many steps in which no module has read a parameter, none is waited for any more.
 MAX_BLIND_STEPS = 3
+
+
+class OptimizerModuleHook(
+    ModuleHook,
+    reason="DistributedOptimizer waits for weights in front of modules, between parts that are "
+    'compiled: compile without fullgraph=True, or use schedule="plain"',
+):
+    """Learns the order of reads, and waits for weights."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class Exchange:
         self._set_schedule(schedule)
         self._watch()
         # Last: if anything fails, the model has no hooks.
-        self._forward = None if model is None else ForwardOrder(model)
+        self._forward = None if model is None else ForwardOrder(model, OptimizerModuleHook)
 
     # --- what the optimizer asks for -------------------------------------------------------------
 
@@ -290,7 +298,7 @@ class Exchange:
         self._blind_steps = 0 if agreement.has_reads else self._blind_steps + 1
         self._learns_again = 0 < self._blind_steps < MAX_BLIND_STEPS
         if self._learns_again and self._model is not None:
-            self._forward = ForwardOrder(self._model)
+            self._forward = ForwardOrder(self._model, OptimizerModuleHook)
         if self._blind_steps == MAX_BLIND_STEPS:
             get_logger().warning(
                 "DistributedOptimizer: no module read a parameter of this optimizer in %d steps: "
@@ -327,6 +335,7 @@ class Exchange:
         if self._schedule.is_deferred and self._model is not None:
             self._hooks = ModuleReads(
                 without_compile(self._model),
+                OptimizerModuleHook,
                 self._before_forward,
                 self._before_read,
                 BeforeUse(self.flush, self.flush_or_drop, self._refresh, [self._model]),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from dmlcomm.prio.module_hooks import ModuleHook
 from dmlcomm.prio.module_reads import ModuleReads
 
 NUM_TICKETS = 256
@@ -19,15 +20,16 @@ class ForwardOrder:
 
     Args:
         model: any module. It is watched from now on, in all forward passes of it or its modules.
+        hook: the class of hooks by which it is watched.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, hook: type[ModuleHook]) -> None:
         self._is_compiled = any(_is_compiled(module) for module in model.modules())
         model = without_compile(model)
         self._model = model
         # Modules that ran, in the order of their first run, and the parameters that each has read.
         self._reads: dict[nn.Module, dict[nn.Parameter, None]] = {}
-        self._watch = ModuleReads(model, self._ran, self._saw)
+        self._watch = ModuleReads(model, hook, self._ran, self._saw)
 
     def stop(self) -> None:
         """Ends watching."""

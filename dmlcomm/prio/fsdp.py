@@ -21,6 +21,15 @@ REDUCE_SCATTER = 127
 _disable: Any = torch.compiler.disable
 
 
+class FsdpModuleHook(
+    ModuleHook,
+    reason="dmlcomm.prio.ticket_fsdp learns the order of modules in front of them, where FSDP2 "
+    "gathers their weights: compile without fullgraph=True, or give fully_shard what "
+    "torch.compile(module, fullgraph=True) returns",
+):
+    """Learns the order of the first forward pass."""
+
+
 def ticket_fsdp(model: nn.Module) -> None:
     """Gives tickets to what the FSDP2 modules of a model send: what is needed first goes first.
 
@@ -77,7 +86,7 @@ def _note_first_run(module: nn.Module, order: "_Order") -> None:
         handle.remove()
         order.note_run(_state(module))
 
-    handle = module.register_forward_pre_hook(ModuleHook(note), prepend=True)
+    handle = module.register_forward_pre_hook(FsdpModuleHook(note), prepend=True)
 
 
 def _ticket_reductions(group: Any) -> None:

@@ -11,11 +11,6 @@ import torch
 from torch import nn
 
 _disable: Any = torch.compiler.disable
-# Ends torch's error where a compiled model cannot call a hook as it is.
-_REASON = (
-    "DistributedOptimizer waits for weights in front of modules, between parts that are compiled: "
-    'compile without fullgraph=True, or use schedule="plain"'
-)
 # Looks at parameters for their gradients alone.
 _ZERO_GRAD = nn.Module.zero_grad.__code__
 
@@ -25,7 +20,14 @@ class ModuleHook:
 
     The copy of a module (`copy.deepcopy`, `torch.save` of the whole model) is a model of its own.
     `before_copy` is called first, so that what is copied is up to date.
+
+    Each user has a class of its own. Its reason is part of torch's error where a compiled model has
+    no place to call the hook, and says who is called there and what to do. Copies are of this
+    class, and fit into what is compiled.
     """
+
+    def __init_subclass__(cls, *, reason: str) -> None:
+        cls.__call__ = _disable(cls._call, reason=reason)  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -39,7 +41,8 @@ class ModuleHook:
         if self._function is not None:
             self._function(module)
 
-    __call__: Callable[..., None] = _disable(_call, reason=_REASON)
+    def __call__(self, *_: Any) -> None:
+        """That of a copy."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModuleHook":
         self._prepare_copy()
@@ -161,6 +164,7 @@ class ModuleHooks:
 
     Args:
         model: whose modules get them.
+        hook: the class of the hooks.
         enter: called with a module before its forward.
         leave: called with it afterwards, also if the forward has raised; None: no hook.
         before: see `BeforeUse`; None: no hooks.
@@ -169,11 +173,12 @@ class ModuleHooks:
     def __init__(
         self,
         model: nn.Module,
+        hook: type[ModuleHook],
         enter: Callable[[nn.Module], None],
         leave: Callable[[nn.Module], None] | None = None,
         before: BeforeUse | None = None,
     ) -> None:
-        first = ModuleHook(enter, None if before is None else before.read)
+        first = hook(enter, None if before is None else before.read)
         self._handles: list[Any] = []
         if before is not None:
             for module in dict.fromkeys([*before.around, *model.modules()]):
@@ -182,13 +187,13 @@ class ModuleHooks:
             # Before hooks that read weights, as those of spectral_norm.
             self._handles.append(module.register_forward_pre_hook(first, prepend=True))
             if leave is not None:
-                after = ModuleHook(leave)
+                after = hook(leave)
                 self._handles.append(module.register_forward_hook(after, always_call=True))
             if before is not None:
                 register: Any = module.register_state_dict_pre_hook
-                self._handles.append(register(ModuleHook(lambda _: before.read())))
+                self._handles.append(register(hook(lambda _: before.read())))
                 register = module.register_load_state_dict_pre_hook
-                self._handles.append(register(ModuleHook(lambda _: before.load())))
+                self._handles.append(register(hook(lambda _: before.load())))
                 _copy_hooks_first(module)
 
     def remove(self) -> None:

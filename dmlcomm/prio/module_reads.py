@@ -15,7 +15,7 @@ from torch.overrides import (
     _push_mode,
 )
 
-from dmlcomm.prio.module_hooks import BeforeUse, ModuleHooks
+from dmlcomm.prio.module_hooks import BeforeUse, ModuleHook, ModuleHooks
 
 
 class _Running(threading.local):
@@ -33,6 +33,7 @@ class ModuleReads:
 
     Args:
         model: any module. It is watched from now on, in all forward passes of it or its modules.
+        hook: the class of its hooks.
         enter: called with a module before its forward.
         saw: called with the innermost module that runs and a parameter, before that is read.
         before: see `BeforeUse`.
@@ -41,6 +42,7 @@ class ModuleReads:
     def __init__(
         self,
         model: nn.Module,
+        hook: type[ModuleHook],
         enter: Callable[[nn.Module], None],
         saw: Callable[[nn.Module, nn.Parameter], None],
         before: BeforeUse | None = None,
@@ -51,7 +53,7 @@ class ModuleReads:
         self._lock = threading.Lock()
         self._num_threads = 0  # in which modules run
         self._is_removed = False
-        self._hooks = ModuleHooks(model, self._begin, self._end, before)
+        self._hooks = ModuleHooks(model, hook, self._begin, self._end, before)
 
     def remove(self) -> None:
         """Ends watching, at the end of forward passes that have begun."""
