@@ -101,6 +101,17 @@ def test_the_window_rises_after_layer_0():
     assert window.base == 6
 
 
+def test_packets_that_wait_are_not_passed_by_later_ones_of_their_layer():
+    window = window_at(0, drain=1 << DRAIN_SHIFT)  # a byte per ns
+    assert [window.classify(2, 9_000, 1) for _ in range(10)] == [2] * 10
+    assert window.base == 0
+    window.classify(9, 9_000, 1)  # above the window, where layers share a queue
+    assert window.base == 1
+    assert window.classify(2, 9_000, 200_000) == 1  # all before it have left
+    assert window.classify(2, 9_000, 400_000) == 1
+    assert window.base == 2
+
+
 def test_urgent_packets_keep_the_window_from_rising():
     window = window_at(0)
     for _ in range(10):

@@ -13,7 +13,7 @@ from dmlcomm.prio.switch.marks import NUM_MARKED_TICKETS, OPTION, OPTION_BYTES, 
 from dmlcomm.prio.switch.window import DRAIN_SHIFT, IDLE_SHIFT, LEAST_BYTES, WindowSettings
 
 # Fields of the state, 8 bytes each.
-_BASE, _RISING, _MOVES, _LAST, _TOP, _BACKLOG, _BEHIND, _LAYERS = range(0, 64, 8)
+_BASE, _RISING, _MOVES, _LAST, _TOP, _BACKLOG, _WAITING, _BEHIND, _LAYERS = range(0, 72, 8)
 STATE_BYTES = _LAYERS + 8 * NUM_MARKED_TICKETS
 
 # Positions in an Ethernet frame without VLAN tags, and values.
@@ -131,6 +131,7 @@ def _arrive(code: Assembler, settings: WindowSettings) -> None:
     code.jump("placed")
     code.label("begin")
     code.store_value(R7, _BACKLOG, 0)
+    code.store_value(R7, _WAITING, 0)
     code.label("move_down")
     code.store_value(R7, _RISING, 0)
     code.alu_register("mov", R3, R8)
@@ -138,17 +139,26 @@ def _arrive(code: Assembler, settings: WindowSettings) -> None:
     code.label("placed")
     code.alu("mov", R4, 0)
     if settings.drain is not None:
-        code.load(R5, R7, _BACKLOG)
         code.alu("mul", R2, settings.drain)
         code.alu("rsh", R2, DRAIN_SHIFT)
-        code.jump_if_register(R2, ">=", R5, "drained")
-        code.alu_register("mov", R4, R5)
-        code.alu_register("sub", R4, R2)
-        code.label("drained")
+        _left_after_drain(code, _WAITING)
+        code.alu_register("add", R4, R9)
+        code.store(R7, _WAITING, R4)
+        _left_after_drain(code, _BACKLOG)
         code.store(R7, _BACKLOG, R4)
     code.jump_if(R8, "!=", 0, "not_first_layer")
     code.store_value(R7, _RISING, 1)
     code.label("not_first_layer")
+
+
+def _left_after_drain(code: Assembler, field: int) -> None:
+    """R4 = what is left of the field's bytes after R2 bytes have left; R5 is lost."""
+    code.alu("mov", R4, 0)
+    code.load(R5, R7, field)
+    code.jump_if_register(R2, ">=", R5, f"drained_{field}")
+    code.alu_register("mov", R4, R5)
+    code.alu_register("sub", R4, R2)
+    code.label(f"drained_{field}")
 
 
 def _count_top(code: Assembler, settings: WindowSettings, first_class: int) -> None:
@@ -179,6 +189,11 @@ def _count_behind(code: Assembler, settings: WindowSettings, first_class: int) -
     code.alu_register("add", R1, R9)
     code.store(R7, _BEHIND, R1)
     code.jump_if(R1, "<", settings.slide_bytes, "stay_behind")
+    if settings.drain is not None:
+        code.jump_if(R5, ">", settings.num_queues - 1, "rise")
+        code.load(R1, R7, _WAITING)
+        code.jump_if(R1, ">", settings.slide_bytes, "stay_behind")
+        code.label("rise")
     code.alu("add", R3, 1)
     _store_move(code)
     code.label("stay_behind")

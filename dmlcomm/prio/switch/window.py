@@ -11,7 +11,9 @@ next iteration needs first, comes last:
 - Proactive sliding: when `slide_bytes` have left the highest queue, the window moves one layer
   down, so the next layer finds an empty highest queue.
 - Rising: once layer 0 has passed, what is left are layers that are needed later. When `slide_bytes`
-  of other layers have come since a packet of the highest queue, the window moves one layer up.
+  of other layers have come since a packet of the highest queue, the window moves one layer up. Then
+  packets of a layer pass its earlier ones, and TCP sends these again. So if layers of the window
+  wait, it moves only for a layer above it.
 - A packet below the window, but not of layer 0, ends rising: the next iteration has begun.
 - Packets without payload are put into queues, and change nothing: they have the mark that their
   connection had when it last sent bytes.
@@ -75,6 +77,7 @@ class PriorityWindow:
         self._last_ns: int | None = None
         self._top_bytes = 0  # given to the highest queue since the window moved
         self._backlog = 0  # of these and earlier ones, not sent
+        self._waiting = 0  # bytes of all layers, not sent
         self._behind = 0  # bytes of other layers since the last packet of the highest queue
 
     def classify(self, layer: int, num_bytes: int, now_ns: int) -> int:
@@ -82,28 +85,29 @@ class PriorityWindow:
         lowest = self._settings.num_queues - 1
         if num_bytes < LEAST_BYTES:
             return queue_of(layer, self.base, lowest)
-        self._arrive(layer, now_ns)
+        self._arrive(layer, num_bytes, now_ns)
         if layer == 0:
             self.is_rising = True
         queue = queue_of(layer, self.base, lowest)
         if layer == self.base:
             self._count_top(num_bytes)
         elif self.is_rising:
-            self._count_behind(num_bytes)
+            self._count_behind(num_bytes, is_above=layer - self.base > lowest)
         return queue
 
-    def _arrive(self, layer: int, now_ns: int) -> None:
+    def _arrive(self, layer: int, num_bytes: int, now_ns: int) -> None:
         passed = None if self._last_ns is None else now_ns - self._last_ns
         self._last_ns = now_ns
         idle = self._settings.idle_ns >> IDLE_SHIFT
         if passed is None or passed >> IDLE_SHIFT > idle:
-            self._backlog = 0
+            self._backlog = self._waiting = 0
             self._move_down(layer)
         elif layer < self.base:
             self._move_down(layer)
         if passed is not None and self._settings.drain is not None:
             drained = passed * self._settings.drain >> DRAIN_SHIFT
             self._backlog = max(0, self._backlog - drained)
+            self._waiting = max(0, self._waiting - drained) + num_bytes
 
     def _count_top(self, num_bytes: int) -> None:
         self._behind = 0
@@ -114,9 +118,10 @@ class PriorityWindow:
         if not self.is_rising and self.base > 0 and has_left >= self._settings.slide_bytes:
             self._move(self.base - 1)
 
-    def _count_behind(self, num_bytes: int) -> None:
+    def _count_behind(self, num_bytes: int, *, is_above: bool) -> None:
         self._behind += num_bytes
-        if self._behind >= self._settings.slide_bytes:
+        may_rise = is_above or self._waiting <= self._settings.slide_bytes
+        if may_rise and self._behind >= self._settings.slide_bytes:
             self._move(self.base + 1)
 
     def _move_down(self, base: int) -> None:
