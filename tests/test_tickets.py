@@ -241,7 +241,7 @@ dist.destroy_process_group()
 try:
     everyone = dist.PrefixStore("everyone", store)
     dist.init_process_group("dmlcomm", store=everyone, rank=rank, world_size=4)
-except dmlcomm.CollectiveMismatchError as error:
+except dmlcomm.CommError as error:
     print("told:", error, flush=True)
 if store.add("told", 1) == 4:
     store.set("all told", "")

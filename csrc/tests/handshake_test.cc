@@ -51,9 +51,23 @@ TEST(HostAddressTest, SurvivesTheRendezvous) {
   EXPECT_FALSE(decoded->tunes);
   EXPECT_FALSE(decoded->probes);
   EXPECT_EQ(decoded->ticket_connections, 4u);
-  for (const char* text :
-       {"boot:7 h7 1 socket 1 f", "boot:7 h7 1 socket 0 f 1", "boot:7 h7 1 socket two f 1"}) {
+  for (const char* text : {"boot:7 h7 1 socket 1 f 1 1", "boot:7 h7 1 socket 0 f 1 1 3",
+                           "boot:7 h7 1 socket two f 1 1 3", "boot:7 h7 1 socket 1 f 1 1 x"}) {
     EXPECT_EQ(HostAddress::decode(text).status().code(), StatusCode::protocol_error) << text;
+  }
+}
+
+TEST(HostAddressTest, HostsHaveTheSameSettingsAndRanksOfOneHostMayDiffer) {
+  HostAddress one = host_on("a", 1, 1), beside = host_on("a", 1, 1), other = host_on("b", 1, 1);
+  one.ticket_connections = other.ticket_connections = 3;
+  beside.ticket_connections = 0;
+  EXPECT_TRUE(check_same_settings({one, beside}).ok());
+  EXPECT_TRUE(check_same_settings({one, other}).ok());
+  for (const auto& hosts : {std::vector{one, beside, other}, std::vector{one, other, beside}}) {
+    const Status status = check_same_settings(hosts);
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_NE(status.message().find("rank 0 on host h1 has 3, and rank"), std::string::npos)
+        << status;
   }
 }
 

@@ -368,7 +368,7 @@ TEST(TicketLanesTest, ALargeMessageHasAShareBesideUrgentSmallOnes) {
       pair.step();
     }
     EXPECT_TRUE(large.got == large.data) << large.in.arrived << " bytes have come";
-    EXPECT_GT(urgent.size() * kBytes, 10 * large.data.size()) << "urgent ones go first";
+    EXPECT_GT(urgent.size() * kBytes, 4 * large.data.size()) << "urgent ones go first";
     pair.settle();
   }
 }

@@ -155,10 +155,10 @@ Status check_same_settings(const std::vector<HostAddress>& hosts) {
   for (size_t rank = 1; rank < hosts.size(); ++rank) {
     const HostAddress& other = hosts[rank];
     if (other.ticket_connections == first.ticket_connections) continue;
-    return Status(StatusCode::mismatch, "DMLCOMM_TICKET_CONNECTIONS differs: rank 0 on host ",
-                  first.host_name, " has ", first.ticket_connections, ", and rank ", rank,
-                  " on host ", other.host_name, " ", other.ticket_connections,
-                  "; set it alike on all hosts, or nowhere");
+    return Status(StatusCode::invalid_argument,
+                  "DMLCOMM_TICKET_CONNECTIONS differs: rank 0 on host ", first.host_name, " has ",
+                  first.ticket_connections, ", and rank ", rank, " on host ", other.host_name, " ",
+                  other.ticket_connections, "; set it alike on all hosts, or nowhere");
   }
   return Status();
 }

@@ -102,11 +102,12 @@ bool meets_before(const OutFrame& first, const OutFrame& second) {
          first.begins_message() && second.begins_message();
 }
 
+// Parts of large messages are seen to when they are given to the lane, but for the oldest one's.
 bool may_pass(const OutFrame& frame, const OutFrame& waiting) {
   if (waiting.order <= frame.order || waiting.written > 0) return false;
-  const bool is_control = frame.header.ticket == 0;
-  if (is_control || !waiting.order.is_large) return is_control || waiting.num_passed < kMostPassed;
-  return waiting.bytes_passed < kMostPartsBefore * waiting.header.payload_bytes;
+  if (frame.header.ticket == 0) return true;  // control
+  if (!waiting.order.is_large) return waiting.num_passed < kMostPassed;
+  return !waiting.has_turn || waiting.bytes_passed < kMostPartsBefore * kMostPartBytes;
 }
 
 }  // namespace
@@ -130,6 +131,8 @@ void Lane::push(OutFrame frame) {
   deferred_ = !waits_already && is_small && queued_bytes_ < kBatchBytes;
   num_large_ += frame.order.is_large ? 1 : 0;
   queued_bytes_ += frame.header.payload_bytes;
+  // Its rail's budget may let it wait for longer than small ones should.
+  if (meter_ != nullptr && meter_->limits_large()) frame.has_turn = false;
   // Behind those of the same order, and never before one that is partly written.
   auto place = out_.end();
   while (place != out_.begin() && may_pass(frame, *std::prev(place))) {

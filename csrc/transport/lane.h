@@ -84,6 +84,7 @@ struct OutFrame {
   SendOrder order;
   uint32_t num_passed = 0;     // frames that have gone before it since it waits
   size_t bytes_passed = 0;     // their payloads
+  bool has_turn = false;       // of the oldest operation: few bytes go before it
   size_t written = 0;          // header included
   int64_t waits_since_ns = 0;  // see SendRequest; 0: another frame
   int64_t sampled_ns = 0;      // when it began to leave, if its receipt tells of the rail's rate
@@ -91,6 +92,7 @@ struct OutFrame {
 
 // The oldest large message waits while others have so many parts, or as many bytes, at most.
 constexpr size_t kMostPartsBefore = 15;
+constexpr size_t kMostPartBytes = 128 * 1024;
 
 class Lane {
  public:
@@ -129,11 +131,13 @@ class Lane {
   // Whether a part of a large message would be written at once, or before what waits for room.
   bool has_room(const SendOrder& order) const {
     if ((out_.empty() || deferred_) && channel_->maybe_writable()) return true;
-    return !out_.empty() && num_large_ == 0 && out_.back().order.ticket > order.ticket;
+    if (out_.empty() || out_.back().order.ticket <= order.ticket) return false;
+    return num_large_ == 0 || (num_large_ == 1 && out_.back().has_turn && out_.back().written == 0);
   }
-  // The same, if it may also wait behind small messages.
-  bool has_room_behind(const SendOrder& order) const {
-    return has_room(order) || (!out_.empty() && num_large_ == 0);
+  // The same, if it may also wait behind small messages. A lane that others could stand in for has
+  // to be busy with them.
+  bool has_room_behind(const SendOrder& order, int64_t now_ns) const {
+    return has_room(order) || (num_large_ == 0 && !out_.empty() && (!keeps_ || is_busy(now_ns)));
   }
   size_t queued_bytes() const { return queued_bytes_; }
   // Whether frames wait for room, and the channel has taken bytes not long ago: its rail is busy

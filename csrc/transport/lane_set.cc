@@ -11,7 +11,7 @@ namespace {
 
 // A part of a striped message: large enough to be worth a system call, and small enough that the
 // slowest lane is not the last to finish.
-constexpr size_t kMaxPartBytes = 128 * 1024;
+constexpr size_t kMaxPartBytes = kMostPartBytes;
 constexpr size_t kMinPartBytes = 16 * 1024;
 // A small message of a collective takes any rail from this size on. Smaller ones leave together on
 // one, in one system call.
@@ -267,7 +267,7 @@ LaneSet::Turn LaneSet::next_turn_of(size_t message, bool is_oldest) {
   const int64_t now = is_shared ? now_ns() : 0;
   const auto has_room = [&](size_t index) {
     Lane& lane = *lanes_[index];
-    if (is_oldest) return lane.has_room_behind(request.order);
+    if (is_oldest) return lane.has_room_behind(request.order, now_ns());
     return lane.has_room(request.order) && !is_held_up(index);
   };
   const auto goes_over = [&](size_t index, std::optional<size_t> only) {
@@ -372,9 +372,10 @@ LaneSet::Turn LaneSet::next_turn() {
       return a.request->age < b.request->age;
     };
     const auto oldest = std::min_element(large_.begin(), large_.end(), is_older);
-    const Turn turn = next_turn_of(static_cast<size_t>(oldest - large_.begin()), true);
+    Turn turn = next_turn_of(static_cast<size_t>(oldest - large_.begin()), true);
     if (turn.lane != nullptr) {
       parts_since_oldest_ = bytes_since_oldest_ = 0;
+      turn.is_oldest = true;
       return turn;
     }
   }
@@ -407,6 +408,7 @@ bool LaneSet::feed_large() {
     const int64_t now = limits_credit_ ? now_ns() : 0;
     const size_t most = std::min(turn.bytes, turn.lane->credit(now));
     OutFrame frame = next_part(message.header, *message.request, most);
+    frame.has_turn = turn.is_oldest;
     number(frame);
     if (message.left() == 0) large_.erase(large_.begin() + static_cast<ptrdiff_t>(turn.message));
     turn.lane->push(std::move(frame));

@@ -64,7 +64,7 @@ class LaneSet {
   bool is_alone(size_t index) const { return num_usual() == 1 && is_usual(index); }
   // Those of classes are not.
   bool is_usual(size_t index) const { return index < num_usual(); }
-  // Null for a usual lane, and where that of the rail is lost.
+  // The first usual lane of the rail. Null for a usual lane, and where that one is lost.
   Lane* usual_beside(size_t index) const {
     return is_usual(index) ? nullptr : lanes_[index % shape_.num_rails].get();
   }
@@ -140,6 +140,7 @@ class LaneSet {
     size_t message = 0;
     Lane* lane = nullptr;
     size_t bytes = 0;
+    bool is_oldest = false;
   };
 
   RailCounters& counters_of(size_t index) { return counters_[index % shape_.num_rails]; }

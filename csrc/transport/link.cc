@@ -679,11 +679,12 @@ void Link::lose_lane(size_t index, const std::string& reason) {
 }
 
 void Link::lose_stalled_lanes(int64_t now_ns) {
+  if (state_ != State::up) return;
   lanes_.for_each_lane([&](size_t index, Lane& lane) {
     const int64_t stalled_ns = lane.stalled_ns(now_ns);
     if (stalled_ns < kAskStallNs) return;
     Lane* const usual = lanes_.usual_beside(index);
-    if (usual != nullptr && usual->idle() && usual->stalled_ns(now_ns) == 0) beat(*usual);
+    if (usual != nullptr && !usual->channel().flow().some_on_the_way) beat(*usual);
     const bool is_patient = usual != nullptr || lanes_.is_alone(index);
     if (stalled_ns < (is_patient ? kOnlyStallNs : kStallNs)) return;
     lose_lane(index, str_cat("nothing was confirmed for ", stalled_ns / kNsPerMs, " ms"));

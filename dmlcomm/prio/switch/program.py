@@ -192,6 +192,7 @@ def _count_behind(code: Assembler, settings: WindowSettings, first_class: int) -
     if settings.drain is not None:
         code.jump_if(R5, ">", settings.num_queues - 1, "rise")
         code.load(R1, R7, _WAITING)
+        code.alu_register("sub", R1, R9)
         code.jump_if(R1, ">", settings.slide_bytes, "stay_behind")
         code.label("rise")
     code.alu("add", R3, 1)

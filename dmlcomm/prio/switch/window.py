@@ -12,8 +12,8 @@ next iteration needs first, comes last:
   down, so the next layer finds an empty highest queue.
 - Rising: once layer 0 has passed, what is left are layers that are needed later. When `slide_bytes`
   of other layers have come since a packet of the highest queue, the window moves one layer up. Then
-  packets of a layer pass its earlier ones, and TCP sends these again. So if layers of the window
-  wait, it moves only for a layer above it.
+  packets of a layer pass its earlier ones, and TCP sends these again. So while more than
+  `slide_bytes` wait, it moves only for a layer above it. With `drain` None that is not known.
 - A packet below the window, but not of layer 0, ends rising: the next iteration has begun.
 - Packets without payload are put into queues, and change nothing: they have the mark that their
   connection had when it last sent bytes.
@@ -80,6 +80,11 @@ class PriorityWindow:
         self._waiting = 0  # bytes of all layers, not sent
         self._behind = 0  # bytes of other layers since the last packet of the highest queue
 
+    @property
+    def waits_to_rise(self) -> bool:
+        """It would rise, but for packets that wait."""
+        return self.is_rising and self._behind >= self._settings.slide_bytes
+
     def classify(self, layer: int, num_bytes: int, now_ns: int) -> int:
         """The queue of a packet, which may move the window."""
         lowest = self._settings.num_queues - 1
@@ -104,8 +109,8 @@ class PriorityWindow:
             self._move_down(layer)
         elif layer < self.base:
             self._move_down(layer)
-        if passed is not None and self._settings.drain is not None:
-            drained = passed * self._settings.drain >> DRAIN_SHIFT
+        if self._settings.drain is not None:
+            drained = (passed or 0) * self._settings.drain >> DRAIN_SHIFT
             self._backlog = max(0, self._backlog - drained)
             self._waiting = max(0, self._waiting - drained) + num_bytes
 
@@ -120,7 +125,8 @@ class PriorityWindow:
 
     def _count_behind(self, num_bytes: int, *, is_above: bool) -> None:
         self._behind += num_bytes
-        may_rise = is_above or self._waiting <= self._settings.slide_bytes
+        waited = self._waiting - num_bytes  # below 0 if it is not known
+        may_rise = is_above or waited <= self._settings.slide_bytes
         if may_rise and self._behind >= self._settings.slide_bytes:
             self._move(self.base + 1)
 

@@ -289,6 +289,10 @@ class Connections:
                 seat.memory if seat else None,
                 self._lives[server] if self.replicas else 0,
             )
+        except ValueError as error:  # settings that have to be the same here and there
+            raise errors.PsRefusedError(
+                f"server {server} ({control.address}): no data connection: {error}"
+            ) from error
         except (OSError, RuntimeError) as error:  # as the core tells what has gone wrong
             raise errors.PsConnectionError(
                 f"server {server} ({control.address}): no data connection: {error}"
