@@ -169,7 +169,7 @@ TEST(TicketLanesTest, TheUsualLaneTakesOverFromALostOne) {
   EXPECT_FALSE(pair.a.has_outstanding());
 }
 
-// The same time goes by for both links, whose lanes carry nothing in it.
+// Time goes by for a, which looks for stalled lanes now and then.
 void pass(Pair& pair, int64_t* now, int64_t ms) {
   for (const int64_t end = *now + ms * kNsPerMs; *now < end; *now += 50 * kNsPerMs) {
     pair.a.lose_stalled_lanes(*now);

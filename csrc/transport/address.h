@@ -39,8 +39,8 @@ double ranks_per_shared_core(const std::vector<HostAddress>& hosts);
 // Ranks per core of one host, if all may use the same cores and divide evenly among them; else 0.
 int ranks_per_core_of_host(const std::vector<HostAddress>& ranks);
 
-// `mismatch` if the ranks are on several hosts, and have not all the same settings of what connects
-// these; the same on all ranks, since all know all addresses.
+// `invalid_argument` if the ranks are on several hosts, and have not all the same settings of what
+// connects these; the same on all ranks, since all know all addresses.
 Status check_same_settings(const std::vector<HostAddress>& hosts);
 
 // An interface of this host that may carry data between hosts.

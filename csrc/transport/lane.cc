@@ -107,7 +107,7 @@ bool may_pass(const OutFrame& frame, const OutFrame& waiting) {
   if (waiting.order <= frame.order || waiting.written > 0) return false;
   if (frame.header.ticket == 0) return true;  // control
   if (!waiting.order.is_large) return waiting.num_passed < kMostPassed;
-  return !waiting.has_turn || waiting.bytes_passed < kMostPartsBefore * kMostPartBytes;
+  return !waiting.has_turn || waiting.bytes_passed < kMostPartsBefore * kMaxPartBytes;
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ void Lane::push(OutFrame frame) {
   num_large_ += frame.order.is_large ? 1 : 0;
   queued_bytes_ += frame.header.payload_bytes;
   // Its rail's budget may let it wait for longer than small ones should.
-  if (meter_ != nullptr && meter_->limits_large()) frame.has_turn = false;
+  if (frame.has_turn && meter_ != nullptr && meter_->limits_large()) frame.has_turn = false;
   // Behind those of the same order, and never before one that is partly written.
   auto place = out_.end();
   while (place != out_.begin() && may_pass(frame, *std::prev(place))) {

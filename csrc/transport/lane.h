@@ -92,7 +92,9 @@ struct OutFrame {
 
 // The oldest large message waits while others have so many parts, or as many bytes, at most.
 constexpr size_t kMostPartsBefore = 15;
-constexpr size_t kMostPartBytes = 128 * 1024;
+// A part of a striped message: large enough to be worth a system call, and small enough that the
+// slowest lane is not the last to finish.
+constexpr size_t kMaxPartBytes = 128 * 1024;
 
 class Lane {
  public:

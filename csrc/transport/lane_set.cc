@@ -9,9 +9,6 @@
 namespace dmlcomm::transport {
 namespace {
 
-// A part of a striped message: large enough to be worth a system call, and small enough that the
-// slowest lane is not the last to finish.
-constexpr size_t kMaxPartBytes = kMostPartBytes;
 constexpr size_t kMinPartBytes = 16 * 1024;
 // A small message of a collective takes any rail from this size on. Smaller ones leave together on
 // one, in one system call.
@@ -284,12 +281,12 @@ LaneSet::Turn LaneSet::next_turn_of(size_t message, bool is_oldest) {
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const size_t index = (next_lane_ + i) % lanes_.size();
     if (!goes_over(index, only) || !has_room(index)) continue;
-    if (only) return {message, lanes_[index].get(), part_bytes(left, 1)};
+    if (only) return {message, lanes_[index].get(), part_bytes(left, 1), is_oldest};
     const double share = is_shared ? share_of(index, large.ticket_class, now) : 1;
     const size_t bytes = part_bytes(left, share);
     if (would_be_last(index, bytes, large, now)) continue;
     next_lane_ = (index + 1) % lanes_.size();
-    return {message, lanes_[index].get(), bytes};
+    return {message, lanes_[index].get(), bytes, is_oldest};
   }
   return {};
 }
@@ -372,10 +369,9 @@ LaneSet::Turn LaneSet::next_turn() {
       return a.request->age < b.request->age;
     };
     const auto oldest = std::min_element(large_.begin(), large_.end(), is_older);
-    Turn turn = next_turn_of(static_cast<size_t>(oldest - large_.begin()), true);
+    const Turn turn = next_turn_of(static_cast<size_t>(oldest - large_.begin()), true);
     if (turn.lane != nullptr) {
       parts_since_oldest_ = bytes_since_oldest_ = 0;
-      turn.is_oldest = true;
       return turn;
     }
   }

@@ -53,7 +53,7 @@ class PsServerLostError(PsError):
 
 
 class PsRefusedError(PsError):
-    """A server does not let this worker in: token, version, TLS, or a number that is taken."""
+    """A server does not let this worker in: token, version, TLS, settings, or a taken number."""
 
     _code = "refused"
 

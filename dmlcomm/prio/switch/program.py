@@ -137,8 +137,9 @@ def _arrive(code: Assembler, settings: WindowSettings) -> None:
     code.alu_register("mov", R3, R8)
     _store_move(code)
     code.label("placed")
-    code.alu("mov", R4, 0)
-    if settings.drain is not None:
+    if settings.drain is None:
+        code.alu("mov", R4, 0)
+    else:
         code.alu("mul", R2, settings.drain)
         code.alu("rsh", R2, DRAIN_SHIFT)
         _left_after_drain(code, _WAITING)

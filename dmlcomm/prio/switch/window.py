@@ -82,7 +82,7 @@ class PriorityWindow:
 
     @property
     def waits_to_rise(self) -> bool:
-        """It would rise, but for packets that wait."""
+        """It rises as soon as no packets that wait forbid it."""
         return self.is_rising and self._behind >= self._settings.slide_bytes
 
     def classify(self, layer: int, num_bytes: int, now_ns: int) -> int:
@@ -127,7 +127,7 @@ class PriorityWindow:
         self._behind += num_bytes
         waited = self._waiting - num_bytes  # below 0 if it is not known
         may_rise = is_above or waited <= self._settings.slide_bytes
-        if may_rise and self._behind >= self._settings.slide_bytes:
+        if may_rise and self.waits_to_rise:
             self._move(self.base + 1)
 
     def _move_down(self, base: int) -> None:

@@ -289,12 +289,11 @@ class Connections:
                 seat.memory if seat else None,
                 self._lives[server] if self.replicas else 0,
             )
-        except ValueError as error:  # settings that have to be the same here and there
-            raise errors.PsRefusedError(
-                f"server {server} ({control.address}): no data connection: {error}"
-            ) from error
-        except (OSError, RuntimeError) as error:  # as the core tells what has gone wrong
-            raise errors.PsConnectionError(
+        except (OSError, RuntimeError, ValueError) as error:  # as the core tells what went wrong
+            # ValueError: settings that have to be the same here and there.
+            refused = isinstance(error, ValueError)
+            kind = errors.PsRefusedError if refused else errors.PsConnectionError
+            raise kind(
                 f"server {server} ({control.address}): no data connection: {error}"
             ) from error
 
