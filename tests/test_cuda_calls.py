@@ -433,6 +433,7 @@ def hostwise_reconfigured(rank, n, folder, path):
     store.set(f"handle/{rank}", c10d._get_reconfigure_handle())
     handles = [store.get(f"handle/{each}").decode() for each in range(n)]
     for number, members in enumerate((handles, handles, handles[:2]), 1):
+        meet(f"round {number}")  # a rank that reconfigures ends what others have under way
         if rank < len(members):
             groups = on_hosts(cuda, rank, 2)
             c10d._reconfigure(uuid=number, handles=members).wait()
