@@ -9,12 +9,14 @@
  6. Folders and top-level modules of dmlcomm/ are layers: an import names what stands above it in
     MAY_IMPORT only, also where it is written into a function, and files import each other in no
     circle.
- 7. Nothing names a path of somebody's machine, and nothing is left to be done later.
+ 7. Pages of the architecture name every file of csrc/ and dmlcomm/.
+ 8. Nothing names a path of somebody's machine, and nothing is left to be done later.
 
 Prints one line per offence, `file:line: what and why`, and fails if there is any.
 """
 
 import ast
+import fnmatch
 import re
 import subprocess
 import sys
@@ -131,6 +133,9 @@ NOT_IN_CODE = re.compile(
     r"(?P<path>(?<![\w.])/(?:work|root|home|Users)/)"
     r"|(?P<later>\b(?:TODO|FIXME|XXX)\b)"
 )
+# Pages that say what each file is for, and a name in them.
+ARCHITECTURE = ["docs/architecture.md", "docs/architecture/"]
+QUOTED = re.compile(r"`([^`\n]+)`")
 COMMENT_OR_STRING = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL
 )
@@ -246,6 +251,21 @@ def check_circles(text_of: dict[str, str]) -> Iterator[Offence]:
         yield from visit(module, [])
 
 
+def check_named(paths: list[str], pages: str) -> Iterator[Offence]:
+    """Files that no page names in `backticks`: as lane_set, tcp/lane_set.h, LaneSet, or *_set."""
+    names = {name for text in QUOTED.findall(pages) for name in re.findall(r"[\w*]+", text)}
+    seen = {"__init__", "__main__"}
+    for path in paths:
+        stem, _, suffix = path.split("/")[-1].rpartition(".")
+        is_source = path.startswith(("csrc/", "dmlcomm/")) and suffix in ("h", "cc", "py")
+        if not is_source or path.startswith("csrc/tests/") or stem in seen:
+            continue
+        seen.add(stem)
+        own = (stem, "".join(part.capitalize() for part in stem.split("_")))
+        if not any(fnmatch.fnmatchcase(each, name) for each in own for name in names - {"*"}):
+            yield Offence(path, 1, f"no page of {ARCHITECTURE[0]} names it: what is it for?")
+
+
 def check_environment(path: str, lines: list[str]) -> Iterator[Offence]:
     if path.startswith("csrc/") and path != "csrc/base/config.cc":
         pattern, where = r"\bgetenv\b", "csrc/base/config.cc"
@@ -334,12 +354,16 @@ def offences() -> list[Offence]:
     suffixes = (".h", ".cc", ".py", ".pyi", ".sh", ".toml", ".md", ".yml", ".cmake", ".txt")
     paths = source_files()
     package = [path for path in paths if path.startswith("dmlcomm/") and path.endswith(".py")]
+    pages = [(ROOT / path).read_text() for path in paths if path.startswith(tuple(ARCHITECTURE))]
     return [
         offence
         for path in paths
         if path.endswith(suffixes) or path in ("Makefile", ".ci/run")
         for offence in check_file(path)
-    ] + list(check_circles({path: (ROOT / path).read_text() for path in package}))
+    ] + [
+        *check_circles({path: (ROOT / path).read_text() for path in package}),
+        *check_named(paths, "".join(pages)),
+    ]
 
 
 if __name__ == "__main__":

@@ -113,6 +113,15 @@ def test_files_that_import_each_other_are_found(rules):
     assert list(rules["check_circles"](text_of)) == []
 
 
+def test_file_that_no_page_of_the_architecture_names_is_found(rules):
+    pages = "A `LaneSet` has lanes (`transport/lane.h`); `*_bml` has levels, and `Link::attach` ..."
+    named = ["csrc/transport/lane_set.cc", "csrc/transport/lane.h", "csrc/schedule/a_bml.cc"]
+    others = ["csrc/transport/link.cc", "csrc/tests/mesh_test.cc", "dmlcomm/ps/__init__.py"]
+    paths = [*named, *others, "csrc/transport/mesh.h", "csrc/transport/mesh.cc"]
+    offences = list(rules["check_named"](paths, pages))
+    assert [offence.path for offence in offences] == ["csrc/transport/mesh.h"]
+
+
 def test_import_that_a_folder_must_do_without_is_found(rules):
     check = rules["check_imports"]
     assert len(list(check("dmlcomm/lab/lab.py", ["import torch", "from torch import nn"]))) == 2

@@ -1,8 +1,8 @@
 """What the rails of a running cluster show: a short measured run, and its figures by rail.
 
-Rails learn their rates and round trips from what a job sends (docs/architecture.md, "Tuning"). Here
-all ranks send large vectors to each other for a few seconds, and every host says what its rails
-have shown.
+Rails learn their rates and round trips from what a job sends (docs/architecture/transport.md,
+"Rates"). Here all ranks send large vectors to each other for a few seconds, and every host says
+what its rails have shown.
 """
 
 import time
