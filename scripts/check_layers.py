@@ -254,6 +254,7 @@ def check_circles(text_of: dict[str, str]) -> Iterator[Offence]:
 def check_named(paths: list[str], pages: str) -> Iterator[Offence]:
     """Files that no page names in `backticks`: as lane_set, tcp/lane_set.h, LaneSet, or *_set."""
     names = {name for text in QUOTED.findall(pages) for name in re.findall(r"[\w*]+", text)}
+    globs = [name for name in names - {"*"} if "*" in name]
     seen = {"__init__", "__main__"}
     for path in paths:
         stem, _, suffix = path.split("/")[-1].rpartition(".")
@@ -261,8 +262,8 @@ def check_named(paths: list[str], pages: str) -> Iterator[Offence]:
         if not is_source or path.startswith("csrc/tests/") or stem in seen:
             continue
         seen.add(stem)
-        own = (stem, "".join(part.capitalize() for part in stem.split("_")))
-        if not any(fnmatch.fnmatchcase(each, name) for each in own for name in names - {"*"}):
+        main_class = "".join(part.capitalize() for part in stem.split("_"))
+        if not names & {stem, main_class} and not any(fnmatch.fnmatch(stem, one) for one in globs):
             yield Offence(path, 1, f"no page of {ARCHITECTURE[0]} names it: what is it for?")
 
 
