@@ -25,6 +25,7 @@ from helpers.multi_nic import (
     stopped,
     wait_for_loss,
 )
+from helpers.traces import expect_within, rows_and_operations
 
 SEEDS = [1, 2]
 
@@ -33,7 +34,14 @@ tensor = torch.ones(2_000_000)
 dist.all_reduce(tensor)
 nics = [c for c in dmlcomm.rails() if c.interface != "local"]
 say("sent", *[c.bytes_sent for c in nics])
-fine()
+"""
+
+# The same once more, as a trace of each rank in FOLDER.
+TRACE = """
+with dmlcomm.trace_rails() as rails, torch.profiler.profile() as profiler:
+    dist.all_reduce(tensor)
+profiler.export_chrome_trace(f"{FOLDER}/{rank}.json")
+rails.add_to(f"{FOLDER}/{rank}.json")
 """
 
 CONTROLS = """
@@ -124,18 +132,30 @@ def sent_bytes(result):
 
 
 @pytest.mark.parametrize("topology", ["bcube:2,2", "flat:3,2"])
-def test_every_nic_carries_its_share(lab_is_possible, topology):
+def test_every_nic_carries_its_share_and_has_it_in_a_trace(lab_is_possible, topology, tmp_path):
     with Lab(topology, rate="500mbit") as lab:
-        result = run(lab, BYTES_PER_NIC)
+        result = run(lab, f"FOLDER = {str(tmp_path)!r}" + BYTES_PER_NIC + TRACE + "fine()")
     counts = sent_bytes(result)
     assert len(counts) >= 3, result.stdout + result.stderr
     for first, second in counts:
         assert 0.7 < first / second < 1.4
+    traced = {"out": [], "in": []}
+    for rank in range(len(counts)):
+        rows, (operation,) = rows_and_operations(str(tmp_path / f"{rank}.json"))
+        assert operation["name"] == "dmlcomm:all_reduce"
+        for way, all_bytes in traced.items():
+            (first,), (second,) = (rows[f"{nic} {way}"] for nic in ("eth0", "eth1"))
+            assert first["name"] == second["name"] == "all_reduce #2"
+            expect_within(operation, [first, second])
+            all_bytes.append((first["args"]["bytes"], second["args"]["bytes"]))
+            assert 0.7 < all_bytes[-1][0] / all_bytes[-1][1] < 1.4, rows
+    sums = {way: sum(map(sum, all_bytes)) for way, all_bytes in traced.items()}
+    assert sums["out"] == sums["in"] >= 2 * (len(counts) - 1) * 4 * 2_000_000, traced
 
 
 def test_nics_of_different_speed_are_both_full(lab_is_possible):
     with Lab("flat:3,2", rate="400mbit,100mbit") as lab:
-        result = run(lab, BYTES_PER_NIC)
+        result = run(lab, BYTES_PER_NIC + "fine()")
     counts = sent_bytes(result)
     assert len(counts) == 3, result.stdout + result.stderr
     for fast, slow in counts:
