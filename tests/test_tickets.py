@@ -1,6 +1,7 @@
 """Tickets: how they are given, and that no order which they make hangs or changes a result."""
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -14,7 +15,9 @@ from dmlcomm import prio
 from dmlcomm.lab import Lab
 from helpers import eventually, run_ranks
 from helpers.inspecting import group_of
+from helpers.lab_hosts import management_address, on_host
 from helpers.lab_scripts import run_script
+from helpers.parameter_servers import ServerProcess, WorkerProcess
 from helpers.waiting import thread_state
 from helpers.warm_python import warm_command
 from soak.tickets import run_random_tickets, run_random_tickets_in_lab
@@ -248,16 +251,34 @@ if store.add("told", 1) == 4:
 store.wait(["all told"])
 """
 
+_WORKER = """
+import sys
+from dmlcomm import PsRefusedError
+from dmlcomm.ps import Client
+try:
+    with Client(sys.argv[1], worker=0):
+        print("let in", flush=True)
+except PsRefusedError as error:
+    print("refused:", error, flush=True)
+"""
+
 
 @pytest.mark.usefixtures("lab_is_possible")
-def test_ranks_with_different_numbers_of_connections_are_told_so():
-    """All of them, also those that have the number of all other hosts."""
+def test_ranks_and_workers_with_different_numbers_of_connections_are_told_so():
+    """All ranks, also those that have the number of all other hosts."""
     with Lab("flat:2,1") as lab:
         options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
         found = lab.run(warm_command(_DIFFERENT_NUMBERS), "--ranks-per-host", "2", **options)
-    differs = "DMLCOMM_TICKET_CONNECTIONS differs"
-    told = f"{differs}: rank 0 on host host0 has 3, and rank 1 on host host0 0; set it alike"
-    assert found.stdout.count(told) == 4, found
+        differs = "DMLCOMM_TICKET_CONNECTIONS differs: rank 0 on host host0 has 3, and rank 1 on"
+        assert found.stdout.count(f"{differs} host host0 0; set it alike") == 4, found
+        arguments = ("--listen", f"{management_address(lab, 'host0')}:0", "--insecure")
+        with ServerProcess(*arguments, **on_host(lab, "host0")) as server:
+            told = r"DMLCOMM_TICKET_CONNECTIONS differs: rank 0 on host host1 has 0, and rank 1 on"
+            refused = rf"refused: server 0 .*{told} host host0 3; set it alike"
+            for number, answer in ("0", refused), ("3", "let in"):
+                environment = on_host(lab, "host1", DMLCOMM_TICKET_CONNECTIONS=number)
+                with WorkerProcess(_WORKER, server.address, **environment) as worker:
+                    assert re.match(answer, worker.next_line())
 
 
 CREDIT = 1_000_000

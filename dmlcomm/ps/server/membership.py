@@ -25,6 +25,7 @@ class Session:
         ended: it has left, has failed to connect, or was replaced.
         gone_since: the monotonic time at which it was first found to be dead; None: it was not.
         via: id of the proxy that carries its data; empty: it has its own connection.
+        refusal: why no connection can come of it, however often it is tried; empty: one may.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Session:
     ended: bool = False
     gone_since: float | None = None
     via: str = ""
+    refusal: str = ""
 
 
 class Membership:
@@ -165,7 +167,11 @@ class Membership:
         """Raises Refusal for a session that has ended or never was."""
         with self._lock:
             session = self._sessions.get(session_id)
+            ended = list(self._newest.values()) if session is None else []
         if session is None:
+            for why in (each.refusal for each in ended if each.id == session_id):
+                if why:
+                    raise refusal.failed(why)
             raise refusal.not_found(
                 "this server does not know the session: the server was started again, or the "
                 "worker has registered or left meanwhile; register again"
@@ -174,6 +180,12 @@ class Membership:
 
     def end(self, session: Session, reason: str) -> None:
         with self._lock:
+            self._end(session, reason)
+
+    def refuse(self, session: Session, reason: str) -> None:
+        """As `end`, and `find` says why until the worker registers again."""
+        with self._lock:
+            session.refusal = reason
             self._end(session, reason)
 
     def begin_anew(self, reason: str) -> None:

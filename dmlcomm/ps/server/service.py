@@ -290,7 +290,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         try:
             value = session.rendezvous.get(request.key, _slice(request.wait_ms))
         except RuntimeError as error:
-            raise Refusal(grpc.StatusCode.ABORTED, str(error)) from error
+            raise (refusal.failed if session.refusal else refusal.busy)(str(error)) from error
         return pb.LookupReply(found=value is not None, value=value or b"")
 
     def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -366,7 +366,8 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         except Exception as error:
             reason = f"server {self._view.server} and {who} did not connect: {error}"
             get_logger().warning("%s", reason)
-            members.end(session, reason)
+            # ValueError: settings that have to be the same here and there.
+            (members.refuse if isinstance(error, ValueError) else members.end)(session, reason)
             if not is_proxy:
                 members.if_newest(session, self._core.give_up)
             return

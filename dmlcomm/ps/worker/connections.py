@@ -277,19 +277,30 @@ class Connections:
         # not have. A server that was started again has its models, or the loss is told.
         recreate(server)
         rails = [(rail.worker_interface, rail.worker_address) for rail in reply.rails]
+        refusals: list[errors.PsRefusedError] = []  # of a server that has seen sooner why
+
+        def look_up(key: str) -> bytes:
+            try:
+                return self._look_up(server, key)
+            except errors.PsRefusedError as error:
+                refusals.append(error)
+                raise
+
         try:
             self.core.connect(
                 server,
                 rails,
                 reply.first_rail,
                 lambda key, value: self._publish(server, key, value),
-                lambda key: self._look_up(server, key),
+                look_up,
                 CONNECT_TIMEOUT_S,
                 self.by_proxy,
                 seat.memory if seat else None,
                 self._lives[server] if self.replicas else 0,
             )
         except (OSError, RuntimeError, ValueError) as error:  # as the core tells what went wrong
+            if refusals:
+                raise refusals[0] from error
             # ValueError: settings that have to be the same here and there.
             refused = isinstance(error, ValueError)
             kind = errors.PsRefusedError if refused else errors.PsConnectionError
