@@ -175,6 +175,14 @@ def test_number_of_a_live_worker_is_refused_to_another():
             assert second.worker == 1
 
 
+def test_another_transport_inside_a_host_is_refused():
+    with servers() as address:
+        differs = "DMLCOMM_TRANSPORT differs: rank 0 on host .* has tcp, and rank 1 on host .* auto"
+        with pytest.raises(errors.PsRefusedError, match=differs):
+            Client(address, transport="tcp")
+        assert works(address)
+
+
 def test_servers_of_another_job_are_refused():
     with servers(2) as both, servers(1) as other:
         mixed = f"{both.partition(',')[0]},{other}"

@@ -42,6 +42,7 @@ TEST(HostAddressTest, SurvivesTheRendezvous) {
   address.tunes = false;
   address.probes = false;
   address.ticket_connections = 4;
+  address.transport = "ucx";
   const auto decoded = HostAddress::decode(address.encode());
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->host_id, "boot:7");
@@ -51,10 +52,52 @@ TEST(HostAddressTest, SurvivesTheRendezvous) {
   EXPECT_FALSE(decoded->tunes);
   EXPECT_FALSE(decoded->probes);
   EXPECT_EQ(decoded->ticket_connections, 4u);
-  for (const char* text : {"boot:7 h7 1 socket 1 f 1 1", "boot:7 h7 1 socket 0 f 1 1 3",
-                           "boot:7 h7 1 socket two f 1 1 3", "boot:7 h7 1 socket 1 f 1 1 x"}) {
-    EXPECT_EQ(HostAddress::decode(text).status().code(), StatusCode::protocol_error) << text;
+  EXPECT_EQ(decoded->transport, "ucx");
+}
+
+std::string error_of(const std::string& text) {
+  return HostAddress::decode(text).status().message();
+}
+
+TEST(HostAddressTest, AnotherVersionIsToldFromADamagedText) {
+  const std::string text = host_on("boot", 7, 12).encode();
+  const size_t end = text.find(' ');
+  for (const std::string& other : {text.substr(end + 1), "dmlcomm/1" + text.substr(end), {}}) {
+    EXPECT_TRUE(error_of(other).starts_with("another version of dmlcomm")) << error_of(other);
   }
+  for (const char* rest : {" boot:7 h7 1 socket 1 f 1 1 3", " boot:7 h7 1 socket 0 f 1 1 3 tcp",
+                           " boot:7 h7 1 socket two f 1 1 3 tcp", " h7", ""}) {
+    const std::string damaged = text.substr(0, end) + rest;
+    EXPECT_NE(error_of(damaged).find("malformed host address"), std::string::npos) << damaged;
+  }
+}
+
+TEST(HostAddressTest, RanksThatBytesOfOneKindConnectMayHaveOtherTransports) {
+  const auto check = [](const std::vector<std::string>& transports) {
+    std::vector<HostAddress> hosts;  // two ranks on the first host, the others on the second
+    for (const std::string& transport : transports) {
+      hosts.push_back(host_on(hosts.size() < 2 ? "a" : "b", 1, 1));
+      hosts.back().transport = transport;
+    }
+    return check_same_settings(hosts);
+  };
+  using Transports = std::vector<std::string>;
+  for (const Transports& fine : {Transports{"auto", "auto", "tcp", "tcp"},
+                                 {"auto", "shm"},
+                                 {"ucx", "ucx", "ucx"},
+                                 {"tcp", "tcp", "auto", "auto"}}) {
+    EXPECT_TRUE(check(fine).ok()) << check(fine);
+  }
+  for (const Transports& wrong : {Transports{"auto", "tcp"},
+                                  {"ucx", "tcp"},
+                                  {"shm", "ucx"},
+                                  {"auto", "auto", "ucx"},
+                                  {"auto", "auto", "auto", "tcp"}}) {
+    EXPECT_EQ(check(wrong).code(), StatusCode::invalid_argument);
+  }
+  EXPECT_EQ(check({"tcp", "tcp", "auto", "tcp"}).message(),
+            "DMLCOMM_TRANSPORT differs: rank 2 on host h1 has auto, and rank 3 on host h1 tcp; set "
+            "it alike");
 }
 
 TEST(HostAddressTest, HostsHaveTheSameSettingsAndRanksOfOneHostMayDiffer) {

@@ -51,6 +51,9 @@ namespace {
 
 const std::string kNoRails = ": ";  // no interface has such a name
 
+// Begins a HostAddress. The number changes with what follows.
+const std::string kHostFormat = "dmlcomm/2";
+
 Status malformed(const char* what, const std::string& text) {
   return Status(StatusCode::protocol_error,
                 str_cat("the rendezvous holds a malformed ", what, ": '", text,
@@ -100,16 +103,25 @@ void note_cores(HostAddress* address) {
 }  // namespace
 
 std::string HostAddress::encode() const {
-  return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name, " ", num_cores, " ", cores, " ",
-                 tunes ? 1 : 0, " ", probes ? 1 : 0, " ", ticket_connections);
+  return str_cat(kHostFormat, " ", host_id, " ", host_name, " ", pid, " ", unix_name, " ",
+                 num_cores, " ", cores, " ", tunes ? 1 : 0, " ", probes ? 1 : 0, " ",
+                 ticket_connections, " ", transport);
 }
 
 Result<HostAddress> HostAddress::decode(const std::string& text) {
   HostAddress address;
   std::istringstream in(text);
+  std::string format;
+  in >> format;
+  if (format != kHostFormat) {
+    return Status(StatusCode::protocol_error,
+                  "another version of dmlcomm has written its address, '", text,
+                  "', which begins with '", kHostFormat,
+                  "' in this one; install the same version for all ranks");
+  }
   in >> address.host_id >> address.host_name >> address.pid >> address.unix_name >>
       address.num_cores >> address.cores >> address.tunes >> address.probes >>
-      address.ticket_connections;
+      address.ticket_connections >> address.transport;
   if (!in || address.num_cores < 1) return malformed("host address", text);
   return address;
 }
@@ -145,20 +157,40 @@ int ranks_per_core_of_host(const std::vector<HostAddress>& ranks) {
   return is_even ? num_ranks / ranks[0].num_cores : 0;
 }
 
+namespace {
+
+// What carries bytes between this rank and others of its host, or of other hosts.
+std::string carrier(const HostAddress& rank, bool same_host) {
+  if (same_host) return rank.transport == "auto" ? "shm" : rank.transport;
+  return rank.transport == "ucx" ? "ucx" : "tcp";
+}
+
+Status differ(const char* setting, const std::vector<HostAddress>& hosts, size_t rank, size_t other,
+              const auto& value) {
+  return Status(StatusCode::invalid_argument, setting, " differs: rank ", rank, " on host ",
+                hosts[rank].host_name, " has ", value(hosts[rank]), ", and rank ", other,
+                " on host ", hosts[other].host_name, " ", value(hosts[other]), "; set it alike");
+}
+
+}  // namespace
+
 // Of two ranks of one host that differ, one at least also differs from a rank of another host.
 Status check_same_settings(const std::vector<HostAddress>& hosts) {
-  const HostAddress& first = hosts[0];
-  const bool is_one_host = std::all_of(hosts.begin(), hosts.end(), [&](const HostAddress& host) {
-    return host.host_id == first.host_id;
-  });
-  if (is_one_host) return Status();
+  std::map<std::string, size_t> first_of_host;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    const size_t near = first_of_host.emplace(hosts[rank].host_id, rank).first->second;
+    for (const size_t other : {size_t{0}, near}) {
+      const bool same_host = hosts[other].host_id == hosts[rank].host_id;
+      if (carrier(hosts[other], same_host) == carrier(hosts[rank], same_host)) continue;
+      return differ("DMLCOMM_TRANSPORT", hosts, other, rank,
+                    [](const HostAddress& host) { return host.transport; });
+    }
+  }
+  if (first_of_host.size() == 1) return Status();
   for (size_t rank = 1; rank < hosts.size(); ++rank) {
-    const HostAddress& other = hosts[rank];
-    if (other.ticket_connections == first.ticket_connections) continue;
-    return Status(StatusCode::invalid_argument,
-                  "DMLCOMM_TICKET_CONNECTIONS differs: rank 0 on host ", first.host_name, " has ",
-                  first.ticket_connections, ", and rank ", rank, " on host ", other.host_name, " ",
-                  other.ticket_connections, "; set it alike on all hosts, or nowhere");
+    if (hosts[rank].ticket_connections == hosts[0].ticket_connections) continue;
+    return differ("DMLCOMM_TICKET_CONNECTIONS", hosts, 0, rank,
+                  [](const HostAddress& host) { return host.ticket_connections; });
   }
   return Status();
 }

@@ -23,12 +23,14 @@ struct HostAddress {
   bool tunes = true;                // see MeshOptions
   bool probes = true;               // see Config
   uint32_t ticket_connections = 0;  // see Config
+  std::string transport = "auto";   // the word of DMLCOMM_TRANSPORT
 
   // The part of host_id that names the kernel. Hosts of one kernel (containers, a lab) share its
   // cores.
   std::string machine_id() const { return host_id.substr(0, host_id.find(':')); }
 
   std::string encode() const;
+  // `protocol_error` says whether another version of dmlcomm has written the text.
   static Result<HostAddress> decode(const std::string& text);
 };
 
@@ -39,8 +41,8 @@ double ranks_per_shared_core(const std::vector<HostAddress>& hosts);
 // Ranks per core of one host, if all may use the same cores and divide evenly among them; else 0.
 int ranks_per_core_of_host(const std::vector<HostAddress>& ranks);
 
-// `invalid_argument` if the ranks are on several hosts, and have not all the same settings of what
-// connects these; the same on all ranks, since all know all addresses.
+// `invalid_argument` if two ranks have different settings of what connects them, be it inside a
+// host or between hosts; the same on all ranks, since all know all addresses.
 Status check_same_settings(const std::vector<HostAddress>& hosts);
 
 // An interface of this host that may carry data between hosts.

@@ -80,6 +80,7 @@ Status Mesh::meet(Rendezvous& rendezvous) {
   own.tunes = job_.tunes;
   own.probes = job_.config.probe;
   own.ticket_connections = job_.config.ticket_connections;
+  own.transport = to_string(job_.config.transport);
   own.unix_name = str_cat("dmlcomm-", job_.key.job_id, "-", job_.rank);
   transports_ = make_transports(job_, loop_);
   for (const auto& transport : transports_) {
@@ -109,7 +110,9 @@ Status Mesh::read_hosts(Rendezvous& rendezvous) {
     const size_t mark = text.find('\n') + 1;
     const size_t address = text.find('\n', mark) + 1;
     Result<HostAddress> host = HostAddress::decode(text.substr(address));
-    if (!host.ok()) return host.status();
+    if (!host.ok()) {
+      return Status(host.status().code(), "rank ", rank, ": ", host.status().message());
+    }
     if (text.substr(mark, address - mark - 1) !=
         JobKey::mark_of(secret, text.substr(0, mark - 1))) {
       return Status(StatusCode::invalid_argument, "rank ", rank, " on host ", host->host_name,
