@@ -266,6 +266,12 @@ class NoTransport : public transport::Transport {
   }
 };
 
+// They refer to each other.
+struct Parts {
+  transport::RailRepair repair;
+  transport::Admission admission;
+};
+
 TEST(FirstConnectionTest, IsNotGivenUpForTheTimeInWhichTheProcessWasStopped) {
   constexpr int64_t kHour = 3600 * kNsPerS;
   transport::Job job;
@@ -280,10 +286,6 @@ TEST(FirstConnectionTest, IsNotGivenUpForTheTimeInWhichTheProcessWasStopped) {
   transport::Peer& peer = peers[1];
   transport::EventLoop loop;
   ASSERT_TRUE(loop.open().ok());
-  struct Parts {
-    transport::RailRepair repair;
-    transport::Admission admission;
-  };
   Parts parts{{job, loop, parts.admission, peers, [](int) {}}, {job, loop, parts.repair, 1}};
   peer.transport = &nobody;
   peer.counters = counters.data();
@@ -301,6 +303,37 @@ TEST(FirstConnectionTest, IsNotGivenUpForTheTimeInWhichTheProcessWasStopped) {
 
 class OpenTransport final : public NoTransport {
   bool accepts(int) override { return true; }
+};
+
+// Where rank 1 comes to an admission.
+class Door {
+ public:
+  Door(transport::Admission& admission, OpenTransport& open) : open_(open) {
+    auto listener = transport::listen_unix(name_);
+    EXPECT_TRUE(listener.ok()) << listener.status();
+    EXPECT_TRUE(admission.listen(std::move(*listener), open).ok());
+  }
+
+  UniqueFd connect() const { return std::move(*transport::connect_unix(name_)); }
+
+  // Its request is sent.
+  std::unique_ptr<transport::Handshake> knock(const transport::JobKey& key, uint16_t lane) const {
+    const Deadline end = Deadline::after_s(60);
+    auto rank = std::make_unique<transport::Handshake>(transport::Attempt{connect(), {}, end, end},
+                                                       &open_, 0, lane, "connect", end);
+    transport::Hello hello;
+    hello.challenge = transport::random_challenge();
+    hello.rank = 1;
+    hello.num_ranks = 2;
+    hello.lane = lane;
+    rank->begin(hello, key, {});
+    EXPECT_TRUE(rank->advance(key).ok());
+    return rank;
+  }
+
+ private:
+  OpenTransport& open_;
+  const std::string name_ = str_cat("dmlcomm-test-", getpid());
 };
 
 // Lets nobody in, and counts who has proved to be a rank.
@@ -329,27 +362,48 @@ TEST(FirstConnectionTest, IsNotDroppedForStrangersWhoComeInItsMiddle) {
   OpenTransport open;
   Doorman doorman;
   transport::Admission admission(job, loop, doorman, 1);
-  const std::string name = str_cat("dmlcomm-test-", getpid());
-  auto listener = transport::listen_unix(name);
-  ASSERT_TRUE(listener.ok()) << listener.status();
-  ASSERT_TRUE(admission.listen(std::move(*listener), open).ok());
-  const auto connect = [&] { return std::move(*transport::connect_unix(name)); };
+  const Door door(admission, open);
 
-  const Deadline end = Deadline::after_s(60);
-  transport::Handshake rank({connect(), {}, end, end}, &open, 0, 0, "connect", end);
-  transport::Hello hello;
-  hello.challenge = transport::random_challenge();
-  hello.rank = 1;
-  hello.num_ranks = 2;
-  rank.begin(hello, job.key, {});
-  ASSERT_TRUE(rank.advance(job.key).ok());
+  const auto rank = door.knock(job.key, 0);
   loop.look();  // its request has come
   std::vector<UniqueFd> strangers;
-  for (int i = 0; i < 200; ++i) strangers.push_back(connect());
+  for (int i = 0; i < 200; ++i) strangers.push_back(door.connect());
   loop.look();
-  ASSERT_TRUE(rank.advance(job.key).ok());
+  ASSERT_TRUE(rank->advance(job.key).ok());
   loop.look();
   EXPECT_EQ(doorman.num_ranks(), 1);
+}
+
+TEST(FirstConnectionTest, IsToldOnceWhenItIsOneTooMany) {
+  transport::Job job;
+  job.num_ranks = 2;
+  job.hosts.resize(2);
+  job.hosts[1].host_name = "elsewhere";
+  job.key = *transport::JobKey::random();
+  Notes notes;
+  job.events = &notes;
+  OpenTransport open;
+  std::vector<transport::RailCounters> counters(1);
+  std::vector<transport::Peer> peers(2);
+  peers[1].transport = &open;
+  peers[1].counters = counters.data();
+  transport::EventLoop loop;
+  ASSERT_TRUE(loop.open().ok());
+  Parts parts{{job, loop, parts.admission, peers, [](int) { ADD_FAILURE(); }},
+              {job, loop, parts.repair, 1}};
+  const Door door(parts.admission, open);
+  testing::internal::CaptureStderr();
+  for (uint16_t lane : {1, 2}) {
+    const auto rank = door.knock(job.key, lane);
+    loop.look();
+    ASSERT_TRUE(rank->advance(job.key).ok());
+    loop.look();
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("rank 1 on host elsewhere makes connection 2 to this rank, where 1 is the"),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(log.find("connection 3"), std::string::npos) << log;
 }
 
 }  // namespace

@@ -255,9 +255,16 @@ RailRepair::Answer RailRepair::answer(const Handshake& handshake) {
   const int peer = static_cast<int>(handshake.received().rank);
   const size_t lane = handshake.received().lane;
   if (handshake.transport() != peers_[peer].transport) return Answer::none;
-  const LinkOptions expected = link_options(peer);
-  const bool is_known = lane < expected.num_lanes();
-  if (!is_known || peers_[peer].transport->num_rails(peer) == 0) return Answer::none;
+  if (peers_[peer].transport->num_rails(peer) == 0) return Answer::none;
+  const size_t num_lanes = link_options(peer).num_lanes();
+  if (lane >= num_lanes) {
+    if (!std::exchange(peers_[peer].has_lane_too_many, true)) {
+      log_warning("rank ", peer, " on host ", job_.hosts[peer].host_name, " makes connection ",
+                  lane + 1, " to this rank, where ", num_lanes, " is the most; do all ranks have ",
+                  "the same settings?");
+    }
+    return Answer::none;
+  }
   if (!peers_[peer].link) make_link_(peer);
   Link& link = *peers_[peer].link;
   // The higher rank knows better whether the lane of before still lives.

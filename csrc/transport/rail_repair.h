@@ -43,7 +43,8 @@ struct Peer {
   std::unique_ptr<Link> link;           // once anything was asked of it
   std::vector<Connection> connections;  // by lane; lane i is on rail i modulo the rails
   int64_t connecting_since_ns = 0;
-  Status last_failure;  // of an attempt, while the link has never been up
+  bool has_lane_too_many = false;  // and that was told
+  Status last_failure;             // of an attempt, while the link has never been up
 };
 
 class RailRepair final : public Admission::Owner {
