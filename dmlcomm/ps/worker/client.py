@@ -267,7 +267,8 @@ class Client:
             model: its name.
             staleness: in clocks. With 0, all workers' pushes of the clocks before this worker's
                 are in them; with s, of those more than s clocks before. It waits for slower workers
-                until that holds. None: the present weights, at once.
+                until that holds. None: the present weights, at once; of a model with
+                ``apply="push"``, pushes that this worker calls later may be in them, too.
             out: tensors to write to, as the model's. Default: new ones, of the library and device
                 that `init` was given.
             ticket: as for `push`; of the answer, too.
