@@ -26,9 +26,7 @@ GLOBAL_BATCH = 64
 LEARNING_RATE = 0.02
 MOMENTUM = 0.9
 
-# Timing: blocks of steps with and without communication, in turns.
-TIMED_BLOCKS = 8
-STEPS_PER_BLOCK = 8
+STEPS_PER_BLOCK = 8  # that is timed
 
 
 class Trainer:
@@ -134,10 +132,11 @@ def _progress() -> Progress:
     )
 
 
-def time_steps(trainer: Trainer) -> dict:
+def time_steps(trainer: Trainer, blocks: int) -> dict:
     """Milliseconds of a step with and without communication; medians over blocks, slowest rank.
 
-    The two kinds of blocks alternate, so that other load on the machine hits both alike.
+    The two kinds of blocks alternate, so that other load on the machine hits both alike; there are
+    ``blocks`` of each.
     """
     batch = next(trainer.batches(epoch=0))
     local_model = ddp_without_communication(copy.deepcopy(trainer.model.module))
@@ -145,7 +144,7 @@ def time_steps(trainer: Trainer) -> dict:
     # DDP arranges its buckets, and the optimizer its momentum, in the first step.
     train_step(local_model, local_optimizer, *batch)
     communicating, local = [], []
-    for _ in range(TIMED_BLOCKS):
+    for _ in range(blocks):
         communicating.append(_time_block(trainer.model, trainer.optimizer, batch))
         local.append(_time_block(local_model, local_optimizer, batch))
     step_ms, local_ms = statistics.median(communicating), statistics.median(local)
@@ -168,7 +167,9 @@ def _time_block(model, optimizer, batch: tuple[torch.Tensor, torch.Tensor]) -> f
     return seconds.item() * 1000 / STEPS_PER_BLOCK
 
 
-def main(backend: str, epochs: int, hook: str, seed: int, output: Path | None) -> None:
+def main(
+    backend: str, epochs: int, hook: str, seed: int, timed_blocks: int, output: Path | None
+) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(backend)
     trainer = Trainer(epochs, hook, seed)
@@ -178,7 +179,7 @@ def main(backend: str, epochs: int, hook: str, seed: int, output: Path | None) -
         "num_ranks": dist.get_world_size(),
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "history": history,
-        **time_steps(trainer),
+        **time_steps(trainer, timed_blocks),
     }
     if dist.get_rank() == 0 and output:
         output.write_text(json.dumps(result, indent=2))
@@ -191,6 +192,12 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--hook", choices=HOOKS, default="none", help="dmlcomm's alone")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument(
+        "--timed-blocks",
+        type=int,
+        default=8,
+        help=f"of {STEPS_PER_BLOCK} steps",
+    )
     parser.add_argument("--output", type=Path, help="where rank 0 writes its results as JSON")
     main(**vars(parser.parse_args()))
     # gloo's threads may outlive the interpreter's modules, and abort a script that is done.

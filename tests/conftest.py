@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,29 @@ def loss_is_possible(lab_is_possible) -> None:
             pass
     except LabError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def torch_modules(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of the modules that helpers/torch_modules.cc makes: fake_cuda, completion_hooks.
+
+    They are compiled once if all tests that use them are in the xdist_group "torch_modules".
+    """
+    from torch.utils import cpp_extension
+
+    name = "torch_modules"
+    folder = tmp_path_factory.mktemp(name)
+    cpp_extension.load(
+        name,
+        [str(Path(__file__).parent / "helpers" / f"{name}.cc")],
+        extra_cflags=["-O0", "-std=c++20"],
+        extra_ldflags=["-Wl,-soname,libcuda.so.1"],  # see fake_cuda.cc
+        build_directory=str(folder),
+        is_python_module=False,
+    )
+    for module in ("fake_cuda", "completion_hooks"):
+        (folder / f"{module}.so").symlink_to(f"{name}.so")
+    return str(folder)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,26 +13,19 @@ import dmlcomm
 from helpers.ranks import Ranks, meet, run_ranks
 from helpers.waiting import eventually
 
-NAME = "completion_hooks"
-SOURCE = Path(__file__).parent / "helpers" / f"{NAME}.cc"
-
 pytestmark = [
     pytest.mark.skipif(
         not hasattr(dist.ProcessGroup, "supports_completion_hooks"),
         reason="this torch has no completion hooks",
     ),
-    pytest.mark.xdist_group("completion_hooks"),  # the module is compiled once
+    pytest.mark.xdist_group("torch_modules"),
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@pytest.fixture
+def folder(torch_modules):
     """Where the module lies that notes the ends of operations."""
-    from torch.utils import cpp_extension
-
-    path = str(tmp_path_factory.mktemp(NAME))
-    cpp_extension.load(NAME, [str(SOURCE)], extra_cflags=["-O0"], build_directory=path)
-    return path
+    return torch_modules
 
 
 def load(folder):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,8 +25,6 @@ from dmlcomm.ps import ps_hook
 from helpers import Expectations, Ranks, eventually, meet, report, run_ranks
 from helpers.values import reduced, value
 
-NAME = "fake_cuda"
-SOURCE = Path(__file__).parent / "helpers" / f"{NAME}.cc"
 CHUNK_BYTES = 1 << 18
 # Less than a part, and more than the ring holds.
 COUNTS = [0, 5, 600_001]
@@ -38,19 +35,14 @@ pytestmark = [
         torch.cuda.is_available(),
         reason="CUDA's driver is there, which the stand-in takes the place of",
     ),
-    pytest.mark.xdist_group("cuda_calls"),  # the stand-in is compiled once
+    pytest.mark.xdist_group("torch_modules"),
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@pytest.fixture
+def folder(torch_modules):
     """Where the module lies that stands in for CUDA."""
-    from torch.utils import cpp_extension
-
-    path = str(tmp_path_factory.mktemp(NAME))
-    flags = {"extra_cflags": ["-O0", "-std=c++20"], "extra_ldflags": ["-Wl,-soname,libcuda.so.1"]}
-    cpp_extension.load(NAME, [str(SOURCE)], build_directory=path, is_python_module=False, **flags)
-    return path
+    return torch_modules
 
 
 def load(folder):

@@ -37,6 +37,7 @@ def _trained(hook: str, settings: Settings) -> tuple[float, float]:
             run_training(
                 *("dmlcomm", settings.ranks, settings.epochs, Path(folder)),
                 *("--hook", hook, "--seed", str(seed)),
+                *("--timed-blocks", str(settings.timed_blocks)),
             )
             for seed in settings.seeds
         ]

@@ -19,6 +19,7 @@ class Settings:
         ranks: that train the demo's model on this host.
         epochs: of its training.
         seeds: of trainings whose mean accuracy counts.
+        timed_blocks: of steps, after each training.
     """
 
     topology: str
@@ -28,6 +29,7 @@ class Settings:
     ranks: int
     epochs: int
     seeds: tuple[int, ...]
+    timed_blocks: int
 
 
 FULL = Settings(
@@ -38,6 +40,7 @@ FULL = Settings(
     ranks=4,
     epochs=12,
     seeds=(7, 8, 9),
+    timed_blocks=8,
 )
 QUICK = Settings(
     topology="flat:2,1",
@@ -47,4 +50,5 @@ QUICK = Settings(
     ranks=2,
     epochs=1,
     seeds=(7,),
+    timed_blocks=1,
 )

@@ -22,7 +22,7 @@ void watch(c10d::ProcessGroup& group, int64_t id) {
 
 }  // namespace
 
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+PYBIND11_MODULE(completion_hooks, module) {
   module.def("watch", &watch);
   module.def("unwatch",
              [](c10d::ProcessGroup& group, int64_t id) { group.unregisterCompletionHook(id); });

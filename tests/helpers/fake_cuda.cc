@@ -338,7 +338,7 @@ DRIVER cuMemHostGetDevicePointer_v2(uint64_t* address, void* memory, unsigned) {
 }
 }
 
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+PYBIND11_MODULE(fake_cuda, module) {
   static const Guard guard;
   static const c10::impl::DeviceGuardImplRegistrar registrar(kDevice.type(), &guard);
   module.def("on_device", &on_device);
