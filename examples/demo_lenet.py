@@ -192,12 +192,7 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--hook", choices=HOOKS, default="none", help="dmlcomm's alone")
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument(
-        "--timed-blocks",
-        type=int,
-        default=8,
-        help=f"of {STEPS_PER_BLOCK} steps",
-    )
+    parser.add_argument("--timed-blocks", type=int, default=8, help=f"of {STEPS_PER_BLOCK} steps")
     parser.add_argument("--output", type=Path, help="where rank 0 writes its results as JSON")
     main(**vars(parser.parse_args()))
     # gloo's threads may outlive the interpreter's modules, and abort a script that is done.

@@ -133,8 +133,9 @@ NOT_IN_CODE = re.compile(
     r"(?P<path>(?<![\w.])/(?:work|root|home|Users)/)"
     r"|(?P<later>\b(?:TODO|FIXME|XXX)\b)"
 )
-# Pages that say what each file is for, and a name in them.
-ARCHITECTURE = ["docs/architecture.md", "docs/architecture/"]
+# Pages that say what each file is for.
+ARCHITECTURE = ("docs/architecture.md", "docs/architecture/")
+# A name in them.
 QUOTED = re.compile(r"`([^`\n]+)`")
 COMMENT_OR_STRING = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL
@@ -355,7 +356,7 @@ def offences() -> list[Offence]:
     suffixes = (".h", ".cc", ".py", ".pyi", ".sh", ".toml", ".md", ".yml", ".cmake", ".txt")
     paths = source_files()
     package = [path for path in paths if path.startswith("dmlcomm/") and path.endswith(".py")]
-    pages = [(ROOT / path).read_text() for path in paths if path.startswith(tuple(ARCHITECTURE))]
+    pages = [(ROOT / path).read_text() for path in paths if path.startswith(ARCHITECTURE)]
     return [
         offence
         for path in paths

@@ -167,16 +167,15 @@ class Membership:
         """Raises Refusal for a session that has ended or never was."""
         with self._lock:
             session = self._sessions.get(session_id)
-            ended = list(self._newest.values()) if session is None else []
-        if session is None:
-            for why in (each.refusal for each in ended if each.id == session_id):
-                if why:
-                    raise refusal.failed(why)
-            raise refusal.not_found(
-                "this server does not know the session: the server was started again, or the "
-                "worker has registered or left meanwhile; register again"
-            )
-        return session
+            if session is not None:
+                return session
+            refusals = [each.refusal for each in self._newest.values() if each.id == session_id]
+        if any(refusals):
+            raise refusal.failed(refusals[0])
+        raise refusal.not_found(
+            "this server does not know the session: the server was started again, or the "
+            "worker has registered or left meanwhile; register again"
+        )
 
     def end(self, session: Session, reason: str) -> None:
         with self._lock:

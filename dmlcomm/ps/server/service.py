@@ -366,8 +366,10 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         except Exception as error:
             reason = f"server {self._view.server} and {who} did not connect: {error}"
             get_logger().warning("%s", reason)
-            # ValueError: settings that have to be the same here and there.
-            (members.refuse if isinstance(error, ValueError) else members.end)(session, reason)
+            if isinstance(error, ValueError):  # settings that have to be the same here and there
+                members.refuse(session, reason)
+            else:
+                members.end(session, reason)
             if not is_proxy:
                 members.if_newest(session, self._core.give_up)
             return
