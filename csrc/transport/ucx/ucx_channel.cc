@@ -21,6 +21,7 @@ constexpr double kSampleWeight = 1.0 / 8;
 // A part of so many bytes is worth a round trip instead of copies.
 constexpr size_t kLeastLentBytes = 64 * 1024;
 // For UCX to end fetches of a closed endpoint. CMA has none under way between calls.
+constexpr int64_t kFetchLimitNs = 100 * kNsPerMs;
 constexpr int64_t kEndLimitNs = 1 * kNsPerS;
 
 void send_byte(int socket) {
@@ -307,11 +308,19 @@ bool UcxChannel::is_fetching_to_places() const {
   });
 }
 
-// What the peer fetches from now on it does not take as good, since it is not confirmed.
+bool UcxChannel::lends_now() const {
+  return std::ranges::any_of(lent_, [](const Lent& lent) { return !lent.loan->is_done; });
+}
+
+// A peer that lives fetches what it was lent, and can then be told why. What it fetches afterwards
+// it does not take as good, since it is not confirmed.
 void UcxChannel::let_go() {
-  const bool lends =
-      std::ranges::any_of(lent_, [](const Lent& lent) { return !lent.loan->is_done; });
-  if (!lends && !is_fetching_to_places()) return;
+  const int64_t patient_ns = now_ns() + kFetchLimitNs;
+  while (lends_now() && error_.empty() && !peer_is_gone_ && now_ns() < patient_ns) {
+    rail_.progress();
+    descriptor_ready({.readable = true});
+  }
+  if (!lends_now() && !is_fetching_to_places()) return;
   failed("memory was taken back");
   rail_.end_loans(key_);
   // Not every transport of UCX tells the peer.

@@ -67,6 +67,7 @@ class UcxChannel final : public Channel, private UcxUser {
   void fetch(std::byte* to, size_t bytes, bool stays);
   void fetch_one(Arrival* arrival, uint64_t number, std::byte* place);
   Result<size_t> read_arrivals(const iovec* parts, int num_parts);
+  bool lends_now() const;
   bool is_fetching_to_places() const;
   bool has_arrived() const { return !arrivals_.empty() && arrivals_.front().is_good(); }
   Arrival* arrival_of(uint64_t number);
