@@ -39,12 +39,10 @@ say("sent", *[c.bytes_sent for c in dmlcomm.rails() if c.interface != "local"])
 fine()
 """
 
-# Of UCX on one host: its TCP, or its shared memory, which it takes only if that is to tell of a
-# peer's end. It gets nothing else, which it might take instead.
-SHARED_MEMORY = {"UCX_TLS": "posix", "UCX_POSIX_ERROR_HANDLING": "y"}
-# Or with CMA beside that, by which receivers fetch large payloads from the memory of their senders.
-REMOTE_MEMORY = {"DMLCOMM_UCX_REMOTE_MEMORY": "on"}
-HERE = [{"UCX_TLS": "tcp"}, SHARED_MEMORY, REMOTE_MEMORY]
+# Of UCX on one host: its TCP, which it takes by itself, or its shared memory. By default it has CMA
+# beside that, by which receivers fetch large payloads from the memory of their senders.
+REMOTE_MEMORY: dict[str, str] = {}
+HERE = [{"DMLCOMM_UCX_REMOTE_MEMORY": "off"}, {"UCX_TLS": "posix"}, REMOTE_MEMORY]
 
 
 @pytest.fixture(scope="module")

@@ -53,8 +53,9 @@ struct Config {
   }
 
   // DMLCOMM_UCX_REMOTE_MEMORY: auto, on or off: whether receivers fetch large payloads straight
-  // from the memory of their senders, where UCX can do that. auto: over RDMA devices. on: inside a
-  // host, too, by CMA, for which UCX's own shared memory is used. Default auto.
+  // from the memory of their senders, where UCX can do that: over RDMA devices, and inside a host
+  // by CMA, for which UCX's own shared memory is used. auto: where UCX has them, of the transports
+  // that UCX_TLS names. Default auto.
   UcxRemoteMemory ucx_remote_memory = UcxRemoteMemory::automatic;
 
   // DMLCOMM_TICKET_MARK: dscp, ip-option or none: how packets between hosts show switches the

@@ -58,9 +58,15 @@ void add_segment_sizes(const UcxApi& api, UcxApi::Options* options) {
   options->emplace_back(prefix + "RX_SEG_SIZE", bytes);
 }
 
+// Of the transports that the user names in UCX_TLS, if any.
+bool may_have_remote_memory(const std::string& interface) {
+  return interface == kLoopback ? is_offered("cma/") : !rdma_device_of(interface).empty();
+}
+
 // Inside a host: UCX's shared memory and CMA count only if they tell of a peer's end and take
 // memory back, which they do not by themselves. Members do both: they watch the peer's socket, and
-// confirm what was fetched.
+// confirm what was fetched. A rank that has no CMA says so of its shared memory, too: UCX finds no
+// way between ranks that differ there.
 void add_memory_inside_host(const UcxApi& api, UcxApi::Options* options) {
   const bool named = names_transports(api);
   if (is_offered("posix/"))
@@ -72,14 +78,16 @@ void add_memory_inside_host(const UcxApi& api, UcxApi::Options* options) {
 // Between hosts nothing may go around the NIC, as it could where hosts are namespaces of one
 // kernel.
 UcxApi::Options options_of(const UcxApi& api, const std::string& interface,
-                           bool seeks_remote_memory) {
+                           UcxRemoteMemory remote_memory, bool seeks_remote_memory) {
   UcxApi::Options options;
   add_segment_sizes(api, &options);
   if (seeks_remote_memory) options.emplace_back("RNDV_SCHEME", "get_zcopy");
-  if (seeks_remote_memory && interface == "lo") add_memory_inside_host(api, &options);
-  const std::string rdma = interface == "lo" ? "" : rdma_device_of(interface);
+  if (interface == kLoopback && remote_memory != UcxRemoteMemory::off) {
+    add_memory_inside_host(api, &options);
+  }
+  const std::string rdma = interface == kLoopback ? "" : rdma_device_of(interface);
   options.emplace_back("NET_DEVICES", rdma.empty() ? interface : str_cat(rdma, ",", interface));
-  if (interface == "lo") return options;
+  if (interface == kLoopback) return options;
   options.emplace_back("SHM_DEVICES", "");
   options.emplace_back("SELF_DEVICES", "");
   return options;
@@ -108,9 +116,9 @@ Result<std::unique_ptr<UcxRail>> UcxRail::open(const std::string& interface,
 Status UcxRail::start(const std::string& interface, UcxRemoteMemory remote_memory) {
   seeks_remote_memory_ =
       remote_memory == UcxRemoteMemory::on ||
-      (remote_memory == UcxRemoteMemory::automatic && !rdma_device_of(interface).empty());
+      (remote_memory == UcxRemoteMemory::automatic && may_have_remote_memory(interface));
   Result<UcxApi::Handle> context =
-      api_.open_context(options_of(api_, interface, seeks_remote_memory_));
+      api_.open_context(options_of(api_, interface, remote_memory, seeks_remote_memory_));
   if (!context.ok()) return context.status();
   context_ = *context;
   abi::WorkerParams params;

@@ -30,6 +30,9 @@ namespace dmlcomm::transport::ucx {
 // A part of a message that large takes one of these.
 constexpr size_t kSlotBytes = 256 * 1024;
 
+// The interface for peers of the same host.
+constexpr char kLoopback[] = "lo";
+
 class UcxRail;
 
 // On the wire, in the order of bytes of the host.
@@ -99,7 +102,7 @@ class UcxUser {
 
 class UcxRail {
  public:
-  // `interface`: of the NIC; "lo": for peers of this host, also through shared memory.
+  // `interface`: of the NIC; kLoopback: for peers of this host, also through shared memory.
   static Result<std::unique_ptr<UcxRail>> open(const std::string& interface,
                                                UcxRemoteMemory remote_memory);
   ~UcxRail();

@@ -17,8 +17,6 @@ namespace {
 constexpr size_t kWindowBytes = 2 * 1024 * 1024;
 constexpr size_t kShortWindowBytes = 512 * 1024;
 
-constexpr char kLoopback[] = "lo";
-
 std::string encode(const Status& opened, std::string_view setting,
                    const std::vector<std::unique_ptr<UcxRail>>& rails) {
   if (!opened.ok()) return str_cat("! ", opened.message());
