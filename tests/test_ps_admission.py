@@ -12,6 +12,7 @@ from dmlcomm import errors
 from dmlcomm.ps import Client, Tls, protocol
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
+from dmlcomm.ps.worker.connections import Connections
 from dmlcomm.ps.worker.control import Control, UnknownSessionError
 from helpers.parameter_servers import ServerProcess, command, servers, status_of
 
@@ -181,6 +182,16 @@ def test_another_transport_inside_a_host_is_refused():
         with pytest.raises(errors.PsRefusedError, match=differs):
             Client(address, transport="tcp")
         assert works(address)
+
+
+def test_what_a_server_does_not_answer_is_told_without_a_stack(monkeypatch):
+    def silent(*_):
+        raise errors.PsTimeoutError("server 0 did not answer")
+
+    with servers() as address:
+        monkeypatch.setattr(Connections, "_look_up", silent)
+        with pytest.raises(errors.PsConnectionError, match=r"server 0 did not answer$"):
+            Client(address, **SHORT)
 
 
 def test_servers_of_another_job_are_refused():

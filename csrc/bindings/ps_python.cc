@@ -53,6 +53,9 @@ class PythonRendezvous final : public transport::Rendezvous {
     try {
       body();
       return Status();
+    } catch (const py::error_already_set& error) {  // what() would add the stack
+      const auto text = py::cast<std::string>(py::str(error.value()));
+      return Status(StatusCode::io_error, "the rendezvous failed: ", text);
     } catch (const std::exception& error) {
       return Status(StatusCode::io_error, "the rendezvous failed: ", error.what());
     }
