@@ -26,6 +26,11 @@ Status errno_status(StatusCode code, const std::string& what, int error_number) 
   return Status(code, what + ": " + strerror_r(error_number, buffer, sizeof(buffer)));
 }
 
+Status received_status(uint64_t code, const std::string& message) {
+  const bool is_known = code > 0 && code <= static_cast<uint64_t>(StatusCode::internal_error);
+  return Status(is_known ? static_cast<StatusCode>(code) : StatusCode::aborted, message);
+}
+
 std::ostream& operator<<(std::ostream& out, const Status& status) {
   return out << status.to_string();
 }

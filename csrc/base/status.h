@@ -60,6 +60,9 @@ class [[nodiscard]] Status {
 // refused".
 Status errno_status(StatusCode code, const std::string& what, int error_number);
 
+// As it came from a peer: a code that is none of an error becomes `aborted`.
+Status received_status(uint64_t code, const std::string& message);
+
 std::ostream& operator<<(std::ostream& out, const Status& status);
 
 template <typename T>

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -93,32 +92,17 @@ TEST_F(UcxChannelTest, LargePartsAreFetchedToTheirPlace) {
   EXPECT_EQ(ends_[0]->bytes_lent(), sent.size());
 }
 
-TEST_F(UcxChannelTest, APeerThatFetchesHearsWhyMemoryIsTakenBack) {
-  Bytes sent(3 * kSlotBytes, std::byte{1}), received(sent.size());
+TEST_F(UcxChannelTest, TheReasonToTakeMemoryBackGoesBesideTheBytes) {
+  Bytes sent(kSlotBytes, std::byte{1}), received(sent.size());
   offer(sent);
-  std::thread reader([&] {
-    size_t done = 0;
-    const int64_t end_ns = now_ns() + kLimitNs;
-    while (done < received.size() && now_ns() < end_ns) {
-      rails_[1]->poll();
-      const Result<size_t> read =
-          ends_[1]->read_in_place(received.data() + done, received.size() - done);
-      if (!read.ok()) return;
-      done += *read;
-    }
-  });
+  EXPECT_TRUE(ends_[1]->told().ok());
+  const Status reason(StatusCode::timeout, "rank 3 does not answer");
+  ends_[0]->tell(reason);
   ends_[0]->let_go();
-  size_t taken = 0;
-  const int64_t end_ns = now_ns() + kLimitNs;
-  while (taken < sent.size() && now_ns() < end_ns) {
-    const Result<size_t> written = write(sent, taken);
-    EXPECT_TRUE(written.ok()) << written.status();
-    if (!written.ok()) break;
-    taken += *written;
-    rails_[0]->poll();
-  }
-  reader.join();
-  EXPECT_EQ(received, sent);
+  (void)ends_[0]->flow();
+  EXPECT_EQ(ends_[1]->told().to_string(), reason.to_string());
+  ASSERT_TRUE(
+      poll_until([&] { return !ends_[1]->read_in_place(received.data(), received.size()).ok(); }));
 }
 
 // The receiver does fetch what the memory has by then.

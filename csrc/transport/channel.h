@@ -110,6 +110,11 @@ class Channel {
   // most. Bytes that were to go there may be lost, and with them the channel.
   virtual void let_go() {}
 
+  // Beside the bytes: why our side ends, before let_go(); and what the peer has said so, ok if
+  // nothing. Of channels that may lose bytes on their way when they end.
+  virtual void tell(const Status& /*reason*/) {}
+  virtual Status told() { return Status(); }
+
  protected:
   explicit Channel(RemoteMemory* memory = nullptr) : memory_(memory) {}
 

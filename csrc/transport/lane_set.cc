@@ -456,10 +456,13 @@ void LaneSet::let_go() const {
   for_each_lane([](size_t, Lane& lane) { lane.channel().let_go(); });
 }
 
-void LaneSet::drop_queued() {
+void LaneSet::drop_queued(const Status& reason) {
   large_.clear();
   orphaned_.clear();
-  for_each_lane([](size_t, Lane& lane) { lane.drop_queued(); });
+  for_each_lane([&](size_t, Lane& lane) {
+    lane.channel().tell(reason);
+    lane.drop_queued();
+  });
 }
 
 }  // namespace dmlcomm::transport

@@ -121,8 +121,8 @@ class LaneSet {
   bool has_bytes_on_the_way() const;
   // Gives up a lane; the others take over its undelivered frames. Returns how many.
   size_t lose(size_t index);
-  // Drops the queues; see Lane.
-  void drop_queued();
+  // Drops the queues; see Lane. `reason`: for peers of channels that may lose frames.
+  void drop_queued(const Status& reason);
   // Channels touch no memory that they were given before.
   void let_go() const;
 

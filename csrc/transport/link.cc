@@ -572,11 +572,8 @@ Status Link::announce(Intake& intake, const FrameHeader& header) {
 // The peer's communicator has failed: its reason becomes ours. `id` is the status code.
 Status Link::on_abort(const Intake& intake, const FrameHeader& header) {
   reported_ = true;
-  const bool known =
-      header.id > 0 && header.id <= static_cast<uint64_t>(StatusCode::internal_error);
-  return Status(
-      known ? static_cast<StatusCode>(header.id) : StatusCode::aborted,
-      std::string(reinterpret_cast<const char*>(intake.buffer.data()), header.payload_bytes));
+  const auto* const text = reinterpret_cast<const char*>(intake.buffer.data());
+  return received_status(header.id, std::string(text, header.payload_bytes));
 }
 
 // Each lane has its own last word: what it brought before has been read.
@@ -633,6 +630,10 @@ bool Link::progress_lane(size_t index, Lane& lane) {
   // Its end is in good order; the other lanes still have to say theirs. A peer that has our goodbye
   // may close without one of its own.
   if (lane.intake().said_goodbye || said_goodbye_) return moved;
+  if (const Status told = lane.channel().told(); !told.ok()) {
+    reported_ = true;
+    status = told;
+  }
   const bool only_this_lane =
       may_lose_lanes() && !reported_ &&
       (status.code() == StatusCode::peer_lost || status.code() == StatusCode::io_error);
@@ -751,7 +752,7 @@ void Link::end(const Status& reason) {
   DMLCOMM_CHECK(!reason.ok());
   end_reason_ = reason;
   if (CooperativeMemory* words = cooperative()) has_writer_ = !cooperative_copy_.give_up(*words);
-  lanes_.drop_queued();
+  lanes_.drop_queued(reason);
   if (memory() != nullptr) memory()->revoke();
   const bool was_left = std::exchange(state_, State::failed) == State::left;
   if (error_.ok()) error_ = reason;

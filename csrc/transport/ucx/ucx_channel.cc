@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "transport/frame.h"
 #include "transport/tcp/flow.h"
 
 namespace dmlcomm::transport::ucx {
@@ -21,14 +23,17 @@ constexpr double kSampleWeight = 1.0 / 8;
 // A part of so many bytes is worth a round trip instead of copies.
 constexpr size_t kLeastLentBytes = 64 * 1024;
 // For UCX to end fetches of a closed endpoint. CMA has none under way between calls.
-constexpr int64_t kFetchLimitNs = 100 * kNsPerMs;
 constexpr int64_t kEndLimitNs = 1 * kNsPerS;
 
-void send_byte(int socket) {
-  const char byte = 0;
-  // A full socket has bytes on their way, and a broken one is seen by its end.
-  (void)!send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+// Begins no reason. Of those no code is 0.
+constexpr char kSign = 0;
+
+// A full socket has bytes on their way, and a broken one is seen by its end.
+void send_beside(int socket, std::string_view bytes) {
+  (void)!send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
+
+void send_sign(int socket) { send_beside(socket, std::string_view(&kSign, 1)); }
 
 }  // namespace
 
@@ -49,7 +54,7 @@ UcxChannel::~UcxChannel() {
 
 Status UcxChannel::connect(const std::string& address) {
   DMLCOMM_RETURN_IF_ERROR(rail_.add(key_, *this, address));
-  send_byte(socket_.get());
+  send_sign(socket_.get());
   return Status();
 }
 
@@ -173,7 +178,7 @@ void UcxChannel::take_sample(const Unread& read) {
 // while the peer is stopped, or busy.
 Channel::Flow UcxChannel::flow() const {
   Flow flow = tcp::flow_of(socket_.get(), window_bytes_);
-  if (!unread_.empty() && !flow.some_on_the_way) send_byte(socket_.get());
+  if (!unread_.empty() && !flow.some_on_the_way && !has_told_) send_sign(socket_.get());
   // A peer that has ended its side reads nothing any more that it needs.
   const bool may_arrive = !peer_is_gone_ && error_.empty();
   flow.some_on_the_way = may_arrive && (!unread_.empty() || flow.some_on_the_way);
@@ -308,19 +313,11 @@ bool UcxChannel::is_fetching_to_places() const {
   });
 }
 
-bool UcxChannel::lends_now() const {
-  return std::ranges::any_of(lent_, [](const Lent& lent) { return !lent.loan->is_done; });
-}
-
-// A peer that lives fetches what it was lent, and can then be told why. What it fetches afterwards
-// it does not take as good, since it is not confirmed.
+// What the peer fetches from now on it does not take as good, since it is not confirmed.
 void UcxChannel::let_go() {
-  const int64_t patient_ns = now_ns() + kFetchLimitNs;
-  while (lends_now() && error_.empty() && !peer_is_gone_ && now_ns() < patient_ns) {
-    rail_.progress();
-    descriptor_ready({.readable = true});
-  }
-  if (!lends_now() && !is_fetching_to_places()) return;
+  const bool lends =
+      std::ranges::any_of(lent_, [](const Lent& lent) { return !lent.loan->is_done; });
+  if (!lends && !is_fetching_to_places()) return;
   failed("memory was taken back");
   rail_.end_loans(key_);
   // Not every transport of UCX tells the peer.
@@ -353,13 +350,30 @@ void UcxChannel::failed(const std::string& why) {
   if (error_.empty()) error_ = str_cat("UCX: ", why);
 }
 
+// Endpoints that are closed by force lose what is under way; the socket does not.
+void UcxChannel::tell(const Status& reason) {
+  if (std::exchange(has_told_, true)) return;
+  const auto code = static_cast<char>(reason.code());
+  const std::string text = reason.message().substr(0, kMaxReasonBytes);
+  send_beside(socket_.get(), str_cat(std::string_view(&code, 1), text));
+}
+
+Status UcxChannel::told() {
+  descriptor_ready({.readable = true});
+  if (reason_.empty()) return Status();
+  return received_status(static_cast<uint8_t>(reason_[0]), reason_.substr(1));
+}
+
 void UcxChannel::descriptor_ready(Ready ready) {
   if (!ready.readable) return;
-  char bytes[64];
+  char bytes[1024];
   ssize_t got;
   while ((got = recv(socket_.get(), bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) {
     lends_ |= !peer_is_there_ && rail_.has_remote_memory(key_);
     peer_is_there_ = true;
+    const std::string_view news(bytes, static_cast<size_t>(got));
+    const size_t begin = reason_.empty() ? news.find_first_not_of(kSign) : 0;
+    if (begin != news.npos && reason_.size() < kMaxReasonBytes) reason_ += news.substr(begin);
   }
   const bool may_come = got < 0 && (errno == EAGAIN || errno == EINTR);
   if (!may_come) peer_is_gone_ = true;

@@ -8,7 +8,8 @@
 //
 // The socket of the handshake stays open. Its end tells that the peer's process is gone. The first
 // byte on it says that the peer's channel is there. Later ones mean nothing; but while messages are
-// on their way there is always one, and if the other kernel confirms none, the way is dead.
+// on their way there is always one, and if the other kernel confirms none, the way is dead. Last of
+// all comes the reason of a peer that has failed, which UCX may lose.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,8 @@ class UcxChannel final : public Channel, private UcxUser {
   bool reads_in_place() const override { return rail_.seeks_remote_memory(); }
   Result<size_t> read_in_place(std::byte* to, size_t bytes) override;
   void let_go() override;
+  void tell(const Status& reason) override;
+  Status told() override;
   uint64_t bytes_lent() const override { return bytes_lent_; }
   void shut_down() override { shuts_down_ = true; }
   std::string description() const override { return description_; }
@@ -67,7 +70,6 @@ class UcxChannel final : public Channel, private UcxUser {
   void fetch(std::byte* to, size_t bytes, bool stays);
   void fetch_one(Arrival* arrival, uint64_t number, std::byte* place);
   Result<size_t> read_arrivals(const iovec* parts, int num_parts);
-  bool lends_now() const;
   bool is_fetching_to_places() const;
   bool has_arrived() const { return !arrivals_.empty() && arrivals_.front().is_good(); }
   Arrival* arrival_of(uint64_t number);
@@ -82,8 +84,10 @@ class UcxChannel final : public Channel, private UcxUser {
   bool peer_is_there_ = false;
   bool peer_is_gone_ = false;
   bool shuts_down_ = false;
+  bool has_told_ = false;
   bool lends_ = false;
-  std::string error_;  // the first
+  std::string error_;   // the first
+  std::string reason_;  // that the peer has told: its code, then its text
 
   // A message that the peer has not read.
   struct Unread {
