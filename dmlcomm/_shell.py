@@ -5,29 +5,66 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
+import click
+from click.exceptions import Exit
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 FAILED = 1
+USAGE_ERROR = 2
+INTERRUPTED = 128 + signal.SIGINT
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 # Tables keep their shape where the output is not a terminal.
 LOG_WIDTH = 120
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Command = Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)]
+PATH = click.Path(path_type=Path)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+command_argument = click.argument("command", nargs=-1, required=True)
 
 
-def application(**options: Any) -> typer.Typer:
-    """A command, or with a help text a group of them. ``options``: those of `typer.Typer`."""
-    options |= {"no_args_is_help": "help" in options}
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, **options)
+class Group(click.Group):
+    """Commands, shown in the order in which they are declared. ``options``: those of `click.Group`.
+
+    Without arguments it shows its help, which is an error. ^C ends it without a message.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        settings = {"show_default": True, "max_content_width": LOG_WIDTH}
+        super().__init__(*arguments, context_settings=settings, **options)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Of each the whole first paragraph; click would cut it."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        first = {
+            name: " ".join((command.help or "").partition("\n\n")[0].split())
+            for name, command in commands.items()
+            if command is not None
+        }
+        with formatter.section("Commands"):
+            formatter.write_dl(list(first.items()))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args:
+            click.echo(ctx.get_help())
+            ctx.exit(USAGE_ERROR)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Exit(INTERRUPTED) from None
 
 
 # Only commands that print tables load rich.
@@ -55,7 +92,7 @@ def fail(error: Exception) -> NoReturn:
     from rich.console import Console
 
     Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
-    raise typer.Exit(FAILED) from error
+    raise Exit(FAILED) from error
 
 
 def inherited_environment() -> dict[str, str]:

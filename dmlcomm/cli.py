@@ -5,69 +5,63 @@ must not wait for what the lab needs.
 """
 
 import importlib
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
 
-from dmlcomm._shell import application
+from dmlcomm._shell import Group
 
-# Command -> where its typer application is.
+# Command -> where it is.
 COMMANDS = {
-    "doctor": "dmlcomm.doctor_command:app",
-    "inspect": "dmlcomm.inspect_command:app",
+    "doctor": "dmlcomm.doctor_command:doctor",
+    "inspect": "dmlcomm.inspect_command:inspect",
     "lab": "dmlcomm.lab.commands:app",
-    "plan": "dmlcomm.planning.commands:app",
+    "plan": "dmlcomm.planning.commands:plan",
     "proxy": "dmlcomm.proxy.commands:app",
     "ps": "dmlcomm.ps.commands:app",
     "psnet": "dmlcomm.psnet.commands:app",
-    "regroup": "dmlcomm.regroup.commands:app",
-    "run": "dmlcomm.ps.run_command:app",
-    "simulate": "dmlcomm.simulate.commands:app",
-    "strategy": "dmlcomm.strategy.commands:app",
+    "regroup": "dmlcomm.regroup.commands:regroup",
+    "run": "dmlcomm.ps.run_command:run",
+    "simulate": "dmlcomm.simulate.commands:simulate",
+    "strategy": "dmlcomm.strategy.commands:strategy",
     "switch": "dmlcomm.prio.switch.commands:app",
-    "top": "dmlcomm.inspect_command:top_app",
+    "top": "dmlcomm.inspect_command:top",
 }
 
 
-class _LazyGroup(TyperGroup):
+class _LazyGroup(Group):
     """Knows the names of its commands, and imports one when it is run or has to be described."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].partition(":")
-        command = typer.main.get_command(getattr(importlib.import_module(module), attribute))
-        command.name = cmd_name
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
 
-app = application(
-    name="dmlcomm",
-    cls=_LazyGroup,
-    help="Communication for data-parallel training on machines with several NICs.",
-)
-
-
-def _print_version(wanted: bool) -> None:
+def _print_version(ctx: click.Context, _: Any, wanted: bool) -> None:
     if wanted:
         from dmlcomm.doctor import version_of
 
         print(f"dmlcomm {version_of('dmlcomm')}")
-        raise typer.Exit
+        ctx.exit()
 
 
-@app.callback()
-def _main(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    pass
+@click.group("dmlcomm", cls=_LazyGroup)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
+def app() -> None:
+    """Communication for data-parallel training on machines with several NICs."""
 
 
 def main() -> None:

@@ -1,14 +1,15 @@
 """``dmlcomm doctor``: the command line."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+from click.exceptions import Exit
 from rich.console import Console
 from rich.table import Table
 
 from dmlcomm import doctor as _doctor
-from dmlcomm._shell import FAILED, AsJson, application, fail, new_table
+from dmlcomm._shell import FAILED, fail, json_option, new_table
 from dmlcomm.doctor import Values
 from dmlcomm.errors import Error
 from dmlcomm.planning import report as planned
@@ -16,25 +17,20 @@ from dmlcomm.planning import report as planned
 if TYPE_CHECKING:
     from dmlcomm.planning.measure import Measured
 
-app = application()
-
 console = Console()
 
 
-@app.command()
-def doctor(
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Also show what each NIC carries between the hosts, beside its driver's figure. "
-            "Start the command on every host, with `torchrun --nnodes ... -m dmlcomm doctor "
-            "--measure` or `dmlcomm lab run -- python -m dmlcomm doctor --measure`: for some "
-            "seconds all ranks send to each other, and rank 0 reports.",
-        ),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@click.command()
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Also show what each NIC carries between the hosts, beside its driver's figure. "
+    "Start the command on every host, with `torchrun --nnodes ... -m dmlcomm doctor "
+    "--measure` or `dmlcomm lab run -- python -m dmlcomm doctor --measure`: for some "
+    "seconds all ranks send to each other, and rank 0 reports.",
+)
+@json_option
+def doctor(measure: bool, as_json: bool) -> None:
     """Show what dmlcomm uses on this machine, what it does not, and why.
 
     The exit code is 1 when the configuration cannot work here.
@@ -59,7 +55,7 @@ def doctor(
         if not report["problems"]:
             console.print("[bold green]No problem found.[/]")
     if report["problems"]:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _measure() -> "Measured | None":

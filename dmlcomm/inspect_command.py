@@ -4,11 +4,12 @@ import json
 import signal
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
-from dmlcomm._shell import FAILED, AsJson, application, console, fail, new_table
+from dmlcomm._shell import FAILED, console, fail, json_option, new_table
 from dmlcomm.inspection import (
     State,
     ask_all,
@@ -26,13 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-app = application()
-top_app = application()
-
-Job = Annotated[
-    str,
-    typer.Argument(help="The beginning of its number; default: all of this host.", metavar="JOB"),
-]
+job_argument = click.argument("job", default="")
 
 # Bytes sent and received by process, group and rail, and when they were read.
 Reading = tuple[float, dict[tuple[int, str, str], tuple[int, int]]]
@@ -43,31 +38,35 @@ LEARNED = ("rate", "rate in use", "round trip", "trip in use", "message")
 EVENTS = {"repeated": "frames_repeated", "lost": "lanes_lost", "back": "lanes_back"}
 
 
-@app.command()
+@click.command()
+@job_argument
+@json_option
+@click.option(
+    "--prometheus",
+    "as_metrics",
+    is_flag=True,
+    help="Print metrics, for node-exporter's textfiles.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve these metrics to Prometheus under /metrics until ^C; 0: any free port.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    help="Address at which they are served, to everybody who reaches it.",
+)
 def inspect(
-    job: Job = "",
-    as_json: AsJson = False,
-    as_metrics: Annotated[
-        bool, typer.Option("--prometheus", help="Print metrics, for node-exporter's textfiles.")
-    ] = False,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Serve these metrics to Prometheus under /metrics until ^C; 0: any free port.",
-            min=0,
-            max=65535,
-            show_default=False,
-        ),
-    ] = None,
-    metrics_host: Annotated[
-        str, typer.Option(help="Address at which they are served, to everybody who reaches it.")
-    ] = "127.0.0.1",
+    job: str, as_json: bool, as_metrics: bool, metrics_port: int | None, metrics_host: str
 ) -> None:
     """Show the operations in flight of a job's ranks on this host, who waits for whom, and rails.
 
     Its parameter servers on this host show their clocks, and who is behind. Processes answer also
     while their Python hangs. Only jobs of the same user can be asked. The exit code is 1 when there
     is no such job.
+
+    JOB is the beginning of its number; default: all of this host.
     """
     if sum((as_json, as_metrics, metrics_port is not None)) > 1:
         fail(ValueError("--json, --prometheus and --metrics-port: expected one of them"))
@@ -82,20 +81,25 @@ def inspect(
     else:
         console(highlight=False).print(_view(jobs, (0.0, {})))
     if not jobs:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
-@top_app.command()
-def top(
-    job: Job = "",
-    interval_s: Annotated[
-        float, typer.Option("--interval", min=0.1, help="Seconds from one look to the next.")
-    ] = 1.0,
-    as_json: AsJson = False,
-) -> None:
+@click.command()
+@job_argument
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    help="Seconds from one look to the next.",
+)
+@json_option
+def top(job: str, interval_s: float, as_json: bool) -> None:
     """Show the same again and again, with the rates of rails, until ^C.
 
     With --json each look is a line, with the counters of rails.
+
+    JOB is the beginning of its number; default: all of this host.
     """
     from rich.live import Live
 

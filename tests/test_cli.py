@@ -8,9 +8,12 @@ import socket
 import subprocess
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from dmlcomm import doctor
+from dmlcomm._shell import Group
 
 
 def dmlcomm(*arguments, **environment):
@@ -33,6 +36,53 @@ def test_version_is_the_installed_one():
     result = dmlcomm("--version")
     assert result.returncode == 0
     assert re.fullmatch(r"dmlcomm (\d+\.\d+\S*|not installed)", result.stdout.strip())
+
+
+@pytest.mark.parametrize("group", [[], ["lab"], ["ps"]])
+def test_group_without_a_command_shows_its_help_as_an_error(group):
+    result = dmlcomm(*group)
+    assert result.returncode == 2
+    assert result.stdout == dmlcomm(*group, "--help").stdout
+    assert result.stderr == ""
+
+
+def test_commands_are_listed_in_their_order_with_the_whole_first_paragraph():
+    lines = dmlcomm("ps", "--help").stdout.splitlines()
+    assert [line.split(maxsplit=1) for line in lines[lines.index("Commands:") + 1 :]] == [
+        ["serve", "Run one server until SIGTERM or SIGINT. Prints one line when it listens."],
+        ["status", "Show servers, workers, clocks, shards, bytes and rates."],
+    ]
+
+
+@pytest.mark.parametrize(("option", "value"), [("--mtu", "1e3"), ("--ranks-per-host", "0")])
+def test_value_that_is_refused_is_named_with_its_option(option, value):
+    result = dmlcomm("plan", option, value)
+    assert result.returncode == 2
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("Error: "))
+    assert option in line
+    assert value in line
+
+
+def test_interrupted_command_ends_without_a_message_as_shells_report_it():
+    @click.command()
+    def endless():
+        raise KeyboardInterrupt
+
+    result = CliRunner().invoke(Group("dmlcomm", commands=[endless]), ["endless"])
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_server_does_not_load_what_other_commands_need():
+    code = (
+        "import sys; from dmlcomm.cli import app;"
+        "app(['ps', 'serve', '--help'], standalone_mode=False); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "dmlcomm.ps.commands" in loaded
+    assert loaded.isdisjoint({"dmlcomm.lab", "networkx", "rich", "yaml", "torch"})
 
 
 def test_core_module_does_not_import_torch():

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from google.protobuf.proto import parse_length_prefixed
-from typer.testing import CliRunner
 
 from dmlcomm.planning import commands, network, schedules, trace
 from dmlcomm.planning._proto import execution_trace_pb2 as pb
@@ -28,7 +28,7 @@ CASES = [
 def traced(path, topology, algorithm, op="all_reduce"):
     arguments = ["--topology", topology, "--rate", "200mbit", "--size", str(SIZE), "--op", op]
     result = CliRunner().invoke(
-        commands.app, [*arguments, "--algorithm", algorithm, "--trace", str(path)]
+        commands.plan, [*arguments, "--algorithm", algorithm, "--trace", str(path)]
     )
     assert result.exit_code == 0, result.output
     return result
@@ -153,7 +153,7 @@ def test_without_a_name_the_trace_has_the_choice(tmp_path):
 def test_what_cannot_be_traced_is_an_error(tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(
-        commands.app, ["--topology", "flat:4,1", "--rate", "1gbit", *arguments]
+        commands.plan, ["--topology", "flat:4,1", "--rate", "1gbit", *arguments]
     )
     assert result.exit_code == 1
     assert said in " ".join(result.output.split())

@@ -18,7 +18,7 @@ HEAVY = (
     "grpc",
     "networkx",
     "rich",
-    "typer",
+    "click",
     "yaml",
 )
 

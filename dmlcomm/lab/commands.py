@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+from click.exceptions import Exit
 from rich.table import Table
 
-from dmlcomm._shell import FAILED, AsJson, Command, application
+from dmlcomm._shell import FAILED, PATH, Group, command_argument, json_option
 from dmlcomm.errors import LabError
 from dmlcomm.lab import background, launch, sampling, wire
 from dmlcomm.lab import check as checks
@@ -26,43 +26,51 @@ from dmlcomm.topology.builders import build
 from dmlcomm.topology.shape import parse_delay_us, parse_link_rate
 from dmlcomm.units import format_rate
 
-app = application(help="An emulated cluster with several NICs per host, on this machine.")
-
 DEFAULT_NAME = "lab"
 
-Name = Annotated[
-    str | None,
-    typer.Option("--name", "-n", help="Which lab, where there are several.", show_default=False),
-]
+name_option = click.option("--name", "-n", help="Which lab, where there are several.")
+
+
+@click.group("lab", cls=Group)
+def app() -> None:
+    """An emulated cluster with several NICs per host, on this machine."""
 
 
 @app.command()
+@click.argument("spec", metavar="TOPOLOGY")
+@click.option(
+    "--rate", default="unlimited", help="Of every link, as 200mbit; or a comma list, one per level."
+)
+@click.option("--delay", default="0", help="One-way delay of every link, as 1ms.")
+@click.option("--loss", default="0%", help="Packets that every link loses, as 1%.")
+@click.option("--mtu", default=Options().mtu, help="Bytes of an IP packet on data NICs.")
+@click.option(
+    "--congestion",
+    default="cubic",
+    help="TCP congestion control between hosts; empty: the machine's.",
+)
+@click.option(
+    "--forwarding/--no-forwarding",
+    default=True,
+    help="Hosts forward packets of others, with routes through them.",
+)
+@click.option("--name", "-n", default=DEFAULT_NAME, help="Name of the lab.")
 def up(
-    spec: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPOLOGY",
-            help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxBx..., fattree:p[,r=R][,hosts=H], "
-            "clos:PxExH,AxC[,r=RxS], psnet:P,W,R[,K=x][@i,j,...][+...] "
-            "(servers, workers, NICs of a server), sip:PxTxN (pods, ToRs, servers)",
-            show_default=False,
-        ),
-    ],
-    rate: Annotated[
-        str, typer.Option(help="Of every link, as 200mbit; or a comma list, one per level.")
-    ] = "unlimited",
-    delay: Annotated[str, typer.Option(help="One-way delay of every link, as 1ms.")] = "0",
-    loss: Annotated[str, typer.Option(help="Packets that every link loses, as 1%.")] = "0%",
-    mtu: Annotated[int, typer.Option(help="Bytes of an IP packet on data NICs.")] = Options().mtu,
-    congestion: Annotated[
-        str, typer.Option(help="TCP congestion control between hosts; empty: the machine's.")
-    ] = "cubic",
-    forwarding: Annotated[
-        bool, typer.Option(help="Hosts forward packets of others, with routes through them.")
-    ] = True,
-    name: Annotated[str, typer.Option("--name", "-n", help="Name of the lab.")] = DEFAULT_NAME,
+    spec: str,
+    rate: str,
+    delay: str,
+    loss: str,
+    mtu: int,
+    congestion: str,
+    forwarding: bool,
+    name: str,
 ) -> None:
-    """Build a lab. It stays until `dmlcomm lab down`, and needs root or user namespaces."""
+    """Build a lab. It stays until `dmlcomm lab down`, and needs root or user namespaces.
+
+    TOPOLOGY is flat:N,k (hosts, NICs), bcube:n,k, grid:AxBx..., fattree:p[,r=R][,hosts=H],
+    clos:PxExH,AxC[,r=RxS], psnet:P,W,R[,K=x][@i,j,...][+...] (servers, workers, NICs of a server),
+    sip:PxTxN (pods, ToRs, servers).
+    """
     with _errors():
         begin = time.monotonic()
         graph = build(spec, shapes_of(rate, delay, loss))
@@ -77,35 +85,50 @@ def up(
 
 
 @app.command()
+@command_argument
+@click.option(
+    "--ranks-per-host",
+    "-m",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Processes on every host.",
+)
+@click.option("--torchrun", is_flag=True, help="Start torchrun on every host: -- train.py ...")
+@click.option(
+    "--gloo-nics",
+    type=click.IntRange(min=0),
+    default=1,
+    help="How many data NICs gloo is given; 0 is all.",
+)
+@click.option("--env", "-e", multiple=True, help="NAME=VALUE for every rank.")
+@click.option(
+    "--on",
+    default="*",
+    help="The hosts that take part, as 'worker*' or host0,host3; ranks count through them.",
+)
+@click.option(
+    "--linger",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    help="Seconds for the other ranks after the first failure.",
+)
+@name_option
 def run(
-    command: Command,
-    ranks_per_host: Annotated[
-        int, typer.Option("--ranks-per-host", "-m", min=1, help="Processes on every host.")
-    ] = 1,
-    torchrun: Annotated[
-        bool, typer.Option("--torchrun", help="Start torchrun on every host: -- train.py ...")
-    ] = False,
-    gloo_nics: Annotated[
-        int, typer.Option(min=0, help="How many data NICs gloo is given; 0 is all.")
-    ] = 1,
-    env: Annotated[
-        list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every rank.")
-    ] = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            help="The hosts that take part, as 'worker*' or host0,host3; ranks count through them."
-        ),
-    ] = "*",
-    linger: Annotated[
-        float, typer.Option(min=0, help="Seconds for the other ranks after the first failure.")
-    ] = 1.0,
-    name: Name = None,
+    command: tuple[str, ...],
+    ranks_per_host: int,
+    torchrun: bool,
+    gloo_nics: int,
+    env: tuple[str, ...],
+    on: str,
+    linger: float,
+    name: str | None,
 ) -> None:
     """Run a command as the ranks of a job, with torchrun's environment, on all hosts.
 
     Output has the rank in front. Signals are passed on. The exit code is that of the first process
     that fails; the others are stopped then.
+
+    COMMAND is the command, after --.
     """
     with _errors(), Client(_name(name)) as client:
         settings = launch.RunSettings(
@@ -114,60 +137,55 @@ def run(
             gloo_interfaces=gloo_nics,
             linger_s=linger,
             on=on,
-            extra=parse_assignments(env or []),
+            extra=parse_assignments(env),
         )
         code = launch.run(client, command, settings)
-    raise typer.Exit(code)
+    raise Exit(code)
 
 
 @app.command("exec")
-def exec_(
-    node: Annotated[str, typer.Argument(help="host3, switch0.1, ...", show_default=False)],
-    command: Command,
-    name: Name = None,
-) -> None:
-    """Run one command on one node, with this terminal."""
+@click.argument("node")
+@command_argument
+@name_option
+def exec_(node: str, command: tuple[str, ...], name: str | None) -> None:
+    """Run one command on one node, with this terminal.
+
+    NODE is host3, switch0.1, ...; COMMAND is the command, after --.
+    """
     with _errors(), Client(_name(name)) as client:
         code = launch.run_one(client, node, command)
-    raise typer.Exit(code)
+    raise Exit(code)
 
 
 @app.command("set")
-def set_(
-    place: Annotated[str, typer.Argument(help="host3:eth1", show_default=False)],
-    changes: Annotated[
-        list[str],
-        typer.Argument(
-            help="down, up, rate=50mbit, out=50mbit, in=50mbit, mtu=1500, delay=1ms, loss=1%, "
-            "tor=2",
-            show_default=False,
-        ),
-    ],
-    name: Name = None,
-) -> None:
+@click.argument("place")
+@click.argument("changes", nargs=-1, required=True)
+@name_option
+def set_(place: str, changes: tuple[str, ...], name: str | None) -> None:
     """Change a link, in both directions, also while a job runs. "down" pulls the cable.
 
     "out" and "in" are the rates of what that interface sends and receives.
 
     "tor=2" and "agg=1" move a circuit, as `dmlcomm lab circuit` does.
+
+    PLACE is as host3:eth1; CHANGES are down, up, rate=50mbit, out=50mbit, in=50mbit, mtu=1500,
+    delay=1ms, loss=1%, tor=2.
     """
     with _errors(), Client(_name(name)) as client:
         client.ask("set", place=place, changes=changes)
 
 
 @app.command()
-def circuit(
-    moves: Annotated[
-        list[str],
-        typer.Argument(help="worker3=tor1, host8=tor2, tor3=agg1", show_default=False),
-    ],
-    dark: Annotated[str, typer.Option(help="How long they lead nowhere, as 50ms.")] = "0",
-    name: Name = None,
-) -> None:
+@click.argument("moves", nargs=-1, required=True)
+@click.option("--dark", default="0", help="How long they lead nowhere, as 50ms.")
+@name_option
+def circuit(moves: tuple[str, ...], dark: str, name: str | None) -> None:
     """Move circuits together, also while a job runs: connections survive.
 
     Those of workers of a psnet and of hosts of a sip lead to ToRs, those of ToRs of a sip to
     aggregation switches.
+
+    MOVES are as worker3=tor1, host8=tor2, tor3=agg1.
     """
     with _errors(), Client(_name(name)) as client:
         wanted = {}
@@ -180,14 +198,15 @@ def circuit(
 
 
 @app.command("load")
-def load_(
-    interface: Annotated[str, typer.Argument(help="eth1", show_default=False)],
-    rate: Annotated[str, typer.Option(help="Of every host, as 100mbit.", show_default=False)],
-    name: Name = None,
-) -> None:
+@click.argument("interface")
+@click.option("--rate", required=True, help="Of every host, as 100mbit.")
+@name_option
+def load_(interface: str, rate: str, name: str | None) -> None:
     """Load one NIC of all hosts with background traffic that does not give way, until Ctrl-C.
 
     Every host sends to the next one at the same switch. The rate counts whole frames.
+
+    INTERFACE is as eth1.
     """
     with _errors(), Client(_name(name)) as client, suppress(KeyboardInterrupt):
         rate_bps = parse_link_rate(rate)
@@ -203,12 +222,16 @@ def load_(
 
 
 @app.command()
-def status(
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between readings.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
-    as_json: AsJson = False,
-    name: Name = None,
-) -> None:
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    help="Seconds between readings.",
+)
+@click.option("--once", is_flag=True, help="Print one table and end.")
+@json_option
+@name_option
+def status(interval: float, once: bool, as_json: bool, name: str | None) -> None:
     """Show bytes and rate of every link, live in a terminal until Ctrl-C."""
     with _errors(), Client(_name(name)) as client:
         if as_json:
@@ -222,14 +245,16 @@ def status(
 
 
 @app.command()
-def check(
-    seconds: Annotated[float, typer.Option(min=0.5, help="How long the links are loaded.")] = 3.0,
-    limit: Annotated[
-        bool, typer.Option("--limit", help="Double the rates until the lab is not exact any more.")
-    ] = False,
-    as_json: AsJson = False,
-    name: Name = None,
-) -> None:
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.5),
+    default=3.0,
+    help="How long the links are loaded.",
+)
+@click.option("--limit", is_flag=True, help="Double the rates until the lab is not exact any more.")
+@json_option
+@name_option
+def check(seconds: float, limit: bool, as_json: bool, name: str | None) -> None:
     """Load all links at once, in both directions, and compare with their rates.
 
     The exit code is 1 when a link is further than 5 % from its rate.
@@ -245,19 +270,19 @@ def check(
         console.print(check_table(result))
         console.print(checks.summary(result))
     if not result.is_exact:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 @app.command()
-def draw(
-    file: Annotated[Path, typer.Argument(help="The PNG to write.")] = Path("lab.png"),
-    spec: Annotated[
-        str | None, typer.Option("--topology", help="Of this, instead of a running lab.")
-    ] = None,
-    rate: Annotated[str, typer.Option(help="With --topology.")] = "unlimited",
-    name: Name = None,
-) -> None:
-    """Write a picture of the topology. Needs matplotlib."""
+@click.argument("file", type=PATH, default="lab.png")
+@click.option("--topology", "spec", help="Of this, instead of a running lab.")
+@click.option("--rate", default="unlimited", help="With --topology.")
+@name_option
+def draw(file: Path, spec: str | None, rate: str, name: str | None) -> None:
+    """Write a picture of the topology. Needs matplotlib.
+
+    FILE is the PNG to write; default: lab.png.
+    """
     with _errors():
         if spec is not None:
             graph = build(spec, shapes_of(rate))
@@ -269,7 +294,8 @@ def draw(
 
 
 @app.command("list")
-def list_(as_json: AsJson = False) -> None:
+@json_option
+def list_(as_json: bool) -> None:
     """List the labs of this user."""
     labs = []
     for name in wire.names_in_use():
@@ -289,10 +315,9 @@ def list_(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def down(
-    everything: Annotated[bool, typer.Option("--all", help="Every lab of this user.")] = False,
-    name: Name = None,
-) -> None:
+@click.option("--all", "everything", is_flag=True, help="Every lab of this user.")
+@name_option
+def down(everything: bool, name: str | None) -> None:
     """Take a lab down, with everything that runs in it."""
     failed = False
     with _errors():
@@ -305,7 +330,7 @@ def down(
                 print(f"dmlcomm lab: {error}", file=sys.stderr)
                 failed = True
     if failed:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 @contextmanager
@@ -315,7 +340,7 @@ def _errors() -> Iterator[None]:
         yield
     except LabError as error:
         print(f"dmlcomm lab: {error}", file=sys.stderr)
-        raise typer.Exit(FAILED) from error
+        raise Exit(FAILED) from error
 
 
 def _name(name: str | None) -> str:
@@ -334,5 +359,5 @@ def _check_limit(client: Client, seconds: float) -> None:
     rate = checks.find_limit(client, seconds, lambda r: console.print(checks.summary(r)))
     if rate is None:
         console.print("This lab is not exact at its own rates on this machine.")
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
     console.print(f"All links together can be trusted up to {format_rate(rate)} on this machine.")

@@ -1,6 +1,6 @@
 """The environment of what runs in a lab: the caller's own, and torchrun's variables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -114,7 +114,7 @@ def of_rank(job: Job, rank: int, extra: Mapping[str, str]) -> dict[str, str]:
     return of_host(job, host, {name: str(value) for name, value in variables.items()} | {**extra})
 
 
-def parse_assignments(texts: list[str]) -> dict[str, str]:
+def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
     """["A=1", "B=2"] -> {"A": "1", "B": "2"}. Raises LabError."""
     for text in texts:
         if not text.partition("=")[1]:

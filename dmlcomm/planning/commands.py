@@ -3,9 +3,9 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from dmlcomm import _core, _shell
 from dmlcomm.errors import Error
@@ -19,72 +19,81 @@ from dmlcomm.planning.sizes import element_bytes as parse_dtype
 if TYPE_CHECKING:
     from dmlcomm.planning.measure import Measured
 
-app = _shell.application()
-
 console = _shell.console()
 
-Measure = Annotated[
-    bool,
-    typer.Option(
-        "--measure",
-        help="Measure the cluster: start the command on every host, with `torchrun --nnodes "
-        "... -m dmlcomm plan --measure` or `dmlcomm lab run -- python -m dmlcomm plan "
-        "--measure`. For some seconds all ranks send to each other. Rank 0 shows what each NIC "
-        "has carried, beside its driver's figure, and plans with what it measured.",
-    ),
-]
-Trace = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write what every rank does, for other simulators: to FILE.goal for LogGOPSim and "
-        "ATLAHS, or with FILE.et to FILE.0.et, FILE.1.et, ... for ASTRA-sim (Chakra)."
-    ),
-]
 
-
-@app.command()
+@click.command()
+@click.option(
+    "--topology",
+    default="",
+    show_default=False,
+    help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxB..., a .yaml file; --measure finds it.",
+)
+@click.option(
+    "--rate",
+    default="",
+    show_default=False,
+    help="Of every NIC, as 200mbit; or a comma list, one per level or rail. Measured rates "
+    "replace it.",
+)
+@click.option(
+    "--size", default="12.5MB", help="Of the vector, or of all pieces together: 12.5MB, 64MiB."
+)
+@click.option("--op", default="all_reduce", help="The operation; `dmlcomm doctor` lists them.")
+@click.option(
+    "--ranks-per-host",
+    "-m",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Ranks on every host of --topology.",
+)
+@click.option(
+    "--mtu",
+    type=int,
+    help="Bytes of an IP packet; by default 1500, with --measure that of the NICs.",
+)
+@click.option("--dtype", default="f32", help=f"Of {', '.join(ELEMENT_BYTES)}.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Measure the cluster: start the command on every host, with `torchrun --nnodes "
+    "... -m dmlcomm plan --measure` or `dmlcomm lab run -- python -m dmlcomm plan "
+    "--measure`. For some seconds all ranks send to each other. Rank 0 shows what each NIC "
+    "has carried, beside its driver's figure, and plans with what it measured.",
+)
+@click.option(
+    "--output",
+    default="",
+    show_default=False,
+    help="Write a plan file, for DMLCOMM_PLAN, to this path.",
+)
+@click.option(
+    "--verify", is_flag=True, help="Prove the schedules of the operation for this network."
+)
+@click.option(
+    "--trace",
+    type=_shell.PATH,
+    help="Write what every rank does, for other simulators: to FILE.goal for LogGOPSim and "
+    "ATLAHS, or with FILE.et to FILE.0.et, FILE.1.et, ... for ASTRA-sim (Chakra).",
+)
+@click.option(
+    "--algorithm", default="", show_default=False, help="Of --trace, instead of the choice."
+)
+@_shell.json_option
 def plan(
-    topology: Annotated[
-        str,
-        typer.Option(
-            help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxB..., a .yaml file; --measure finds it."
-        ),
-    ] = "",
-    rate: Annotated[
-        str,
-        typer.Option(
-            help="Of every NIC, as 200mbit; or a comma list, one per level or rail. Measured rates "
-            "replace it."
-        ),
-    ] = "",
-    size: Annotated[
-        str, typer.Option(help="Of the vector, or of all pieces together: 12.5MB, 64MiB.")
-    ] = "12.5MB",
-    op: Annotated[str, typer.Option(help="The operation; `dmlcomm doctor` lists them.")] = (
-        "all_reduce"
-    ),
-    ranks_per_host: Annotated[
-        int,
-        typer.Option("--ranks-per-host", "-m", min=1, help="Ranks on every host of --topology."),
-    ] = 1,
-    mtu: Annotated[
-        int | None,
-        typer.Option(
-            help="Bytes of an IP packet; by default 1500, with --measure that of the NICs."
-        ),
-    ] = None,
-    dtype: Annotated[str, typer.Option(help=f"Of {', '.join(ELEMENT_BYTES)}.")] = "f32",
-    measure: Measure = False,
-    output: Annotated[
-        str, typer.Option(help="Write a plan file, for DMLCOMM_PLAN, to this path.")
-    ] = "",
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Prove the schedules of the operation for this network."),
-    ] = False,
-    trace: Trace = None,
-    algorithm: Annotated[str, typer.Option(help="Of --trace, instead of the choice.")] = "",
-    as_json: _shell.AsJson = False,
+    topology: str,
+    rate: str,
+    size: str,
+    op: str,
+    ranks_per_host: int,
+    mtu: int | None,
+    dtype: str,
+    measure: bool,
+    output: str,
+    verify: bool,
+    trace: Path | None,
+    algorithm: str,
+    as_json: bool,
 ) -> None:
     """Predict what each algorithm of an operation takes on a network, and which one is best.
 

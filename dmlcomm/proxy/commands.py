@@ -4,83 +4,115 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from dmlcomm._shell import AsJson, StopSignals, application, end, fail
+from dmlcomm._shell import PATH, Group, StopSignals, end, fail, json_option
 
 if TYPE_CHECKING:
     from dmlcomm.ps.tree import Prices
 
-app = application(help="The local proxy of the parameter server: start one, or look at it.")
-
 STATUS_TIMEOUT_S = 10.0
 WATCH_INTERVAL_S = 1.0
 
-Socket = Annotated[
-    str | None,
-    typer.Option(help="Path; default: where DMLCOMM_PROXY=auto looks.", show_default=False),
-]
-
-Tree = Annotated[
-    str,
-    typer.Option(help="auto, flat, binary, rack, rack-binary or chain; one for all of a job."),
-]
+socket_option = click.option("--socket", help="Path; default: where DMLCOMM_PROXY=auto looks.")
+tree_option = click.option(
+    "--tree",
+    default="auto",
+    help="auto, flat, binary, rack, rack-binary or chain; one for all of a job.",
+)
 # What auto chooses by.
-RateGbit = Annotated[
-    float, typer.Option(help="Gbit/s of a host's NICs; 0: as their drivers say, or 10.")
-]
-ShardMb = Annotated[
-    float, typer.Option(help="MB of a model per server; 0: of the largest that is there.")
-]
-Oversubscription = Annotated[
-    float, typer.Option(help="Rates of a rack's hosts over that of its uplink.")
-]
-LatencyUs = Annotated[
-    float, typer.Option(help="us of a piece from host to host, beside its bytes; 0: 200.")
-]
+oversubscription_option = click.option(
+    "--oversubscription", default=1.0, help="Rates of a rack's hosts over that of its uplink."
+)
+latency_us_option = click.option(
+    "--latency-us",
+    default=0.0,
+    help="us of a piece from host to host, beside its bytes; 0: 200.",
+)
+RATE_GBIT_HELP = "Gbit/s of a host's NICs; 0: as their drivers say, or 10."
+SHARD_MB_HELP = "MB of a model per server; 0: of the largest that is there."
+
+
+@click.group("proxy", cls=Group)
+def app() -> None:
+    """The local proxy of the parameter server: start one, or look at it."""
 
 
 @app.command()
+@socket_option
+@tree_option
+@click.option("--rack", default="", show_default=False, help="Name of the switch of this host.")
+@click.option(
+    "--plan", default="", show_default=False, help="A plan file that has --tree and --rack."
+)
+@click.option("--host", type=int, help="This host's number in --plan.")
+@click.option("--rate-gbit", default=0.0, help=RATE_GBIT_HELP)
+@click.option("--shard-mb", default=0.0, help=SHARD_MB_HELP)
+@oversubscription_option
+@latency_us_option
+@click.option(
+    "--user",
+    "users",
+    type=int,
+    multiple=True,
+    help="Number of a user who may attach, too; as often as needed.",
+)
+@click.option(
+    "--transport", default="", show_default=False, help="auto, tcp or shm; default: as configured."
+)
+@click.option("--insecure", is_flag=True, help="Carry jobs without a token, too.")
+@click.option(
+    "--sharing",
+    default="strict",
+    help="Of NICs by jobs: strict or weighted, by their priorities.",
+)
+@click.option(
+    "--floor",
+    default=0.05,
+    help="Least part of a NIC of the jobs that do not go first, together.",
+)
+@click.option("--max-jobs", default=0, help="Jobs that may send from this host; 0 is any number.")
+@click.option(
+    "--when-full",
+    default="refuse",
+    help="refuse a job, or let it preempt one of a later priority.",
+)
+@click.option(
+    "--classes",
+    default=0,
+    help="Of priorities that the fabric tells apart by DSCP; 0: none.",
+)
+@click.option(
+    "--metrics",
+    default="",
+    show_default=False,
+    help="HOST:PORT of the Prometheus endpoint; port 0 takes a free one.",
+)
+@click.option("--log-level", default="info", help="error, warning, info or debug.")
+@click.option("--until-eof", is_flag=True, hidden=True)
 def serve(
-    socket: Socket = None,
-    tree: Tree = "auto",
-    rack: Annotated[str, typer.Option(help="Name of the switch of this host.")] = "",
-    plan: Annotated[str, typer.Option(help="A plan file that has --tree and --rack.")] = "",
-    host: Annotated[int | None, typer.Option(help="This host's number in --plan.")] = None,
-    rate_gbit: RateGbit = 0.0,
-    shard_mb: ShardMb = 0.0,
-    oversubscription: Oversubscription = 1.0,
-    latency_us: LatencyUs = 0.0,
-    user: Annotated[
-        list[int] | None,
-        typer.Option(help="Number of a user who may attach, too; as often as needed."),
-    ] = None,
-    transport: Annotated[str, typer.Option(help="auto, tcp or shm; default: as configured.")] = "",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Carry jobs without a token, too.")
-    ] = False,
-    sharing: Annotated[
-        str, typer.Option(help="Of NICs by jobs: strict or weighted, by their priorities.")
-    ] = "strict",
-    floor: Annotated[
-        float, typer.Option(help="Least part of a NIC of the jobs that do not go first, together.")
-    ] = 0.05,
-    max_jobs: Annotated[
-        int, typer.Option(help="Jobs that may send from this host; 0 is any number.")
-    ] = 0,
-    when_full: Annotated[
-        str, typer.Option(help="refuse a job, or let it preempt one of a later priority.")
-    ] = "refuse",
-    classes: Annotated[
-        int, typer.Option(help="Of priorities that the fabric tells apart by DSCP; 0: none.")
-    ] = 0,
-    metrics: Annotated[
-        str, typer.Option(help="HOST:PORT of the Prometheus endpoint; port 0 takes a free one.")
-    ] = "",
-    log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
-    until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
+    socket: str | None,
+    tree: str,
+    rack: str,
+    plan: str,
+    host: int | None,
+    rate_gbit: float,
+    shard_mb: float,
+    oversubscription: float,
+    latency_us: float,
+    users: tuple[int, ...],
+    transport: str,
+    insecure: bool,
+    sharing: str,
+    floor: float,
+    max_jobs: int,
+    when_full: str,
+    classes: int,
+    metrics: str,
+    log_level: str,
+    until_eof: bool,
 ) -> None:
     """Run the proxy of this host until SIGTERM or SIGINT. Prints one line when it listens."""
     stop = StopSignals()
@@ -99,7 +131,7 @@ def serve(
             socket=socket or _own_default(),
             shape=tree,
             rack=rack,
-            users=tuple(user or ()),
+            users=users,
             transport=transport or str(_core.config()["transport"]),
             insecure=insecure,
             metrics=metrics,
@@ -116,11 +148,10 @@ def serve(
 
 
 @app.command()
-def status(
-    socket: Socket = None,
-    as_json: AsJson = False,
-    watch: Annotated[bool, typer.Option(help="Again every second, until ^C.")] = False,
-) -> None:
+@socket_option
+@json_option
+@click.option("--watch/--no-watch", help="Again every second, until ^C.")
+def status(socket: str | None, as_json: bool, watch: bool) -> None:
     """Show the jobs of this host: trees, edges and models, and how they share NICs."""
     with suppress(KeyboardInterrupt):
         _show(socket, as_json)
@@ -137,23 +168,37 @@ def _show(socket: str | None, as_json: bool) -> None:
 
 
 @app.command()
+@click.option("--hosts", type=click.IntRange(min=1), default=8, help="Hosts with a proxy.")
+@tree_option
+@click.option(
+    "--racks", type=click.IntRange(min=1), default=1, help="Racks with equal numbers of hosts."
+)
+@oversubscription_option
+@latency_us_option
+@click.option("--shard-mb", default=8.0, help=SHARD_MB_HELP)
+@click.option("--rate-gbit", default=10.0, help=RATE_GBIT_HELP)
+@click.option(
+    "--servers", type=click.IntRange(min=1), default=1, help="Each has a tree; the first is drawn."
+)
+@click.option("--running", is_flag=True, help="The trees that the proxy of this host is in.")
+@socket_option
+@click.option(
+    "--picture",
+    type=PATH,
+    help="A PNG to write, of all shapes or running trees. Needs matplotlib.",
+)
 def draw(
-    hosts: Annotated[int, typer.Option(min=1, help="Hosts with a proxy.")] = 8,
-    tree: Tree = "auto",
-    racks: Annotated[int, typer.Option(min=1, help="Racks with equal numbers of hosts.")] = 1,
-    oversubscription: Oversubscription = 1.0,
-    latency_us: LatencyUs = 0.0,
-    shard_mb: ShardMb = 8.0,
-    rate_gbit: RateGbit = 10.0,
-    servers: Annotated[int, typer.Option(min=1, help="Each has a tree; the first is drawn.")] = 1,
-    running: Annotated[
-        bool, typer.Option("--running", help="The trees that the proxy of this host is in.")
-    ] = False,
-    socket: Socket = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(help="A PNG to write, of all shapes or running trees. Needs matplotlib."),
-    ] = None,
+    hosts: int,
+    tree: str,
+    racks: int,
+    oversubscription: float,
+    latency_us: float,
+    shard_mb: float,
+    rate_gbit: float,
+    servers: int,
+    running: bool,
+    socket: str | None,
+    picture: Path | None,
 ) -> None:
     """Draw a tree, and what each shape would cost by the model that `auto` uses.
 

@@ -7,108 +7,127 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
-from dmlcomm._shell import FAILED, AsJson, StopSignals, application, end, fail
+from dmlcomm._shell import FAILED, PATH, Group, StopSignals, end, fail, json_option
 
 if TYPE_CHECKING:
     from dmlcomm.ps.tls import Tls
 
-app = application(help="The parameter server: start one, or look how it is doing.")
-
 WATCH_INTERVAL_S = 1.0
 
-Token = Annotated[
-    str | None,
-    typer.Option(help="Of the job; default: DMLCOMM_PS_TOKEN.", show_default=False),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(help="Holds the token, which other users see on no command line."),
-]
-TlsCert = Annotated[Path | None, typer.Option(help="Own certificate (PEM).", show_default=False)]
-TlsKey = Annotated[Path | None, typer.Option(help="Its private key.", show_default=False)]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(help="Whose signatures count; on a server: demands certificates of workers."),
-]
-Replicas = Annotated[int, typer.Option(help="1: a copy of every shard on the next server.")]
-CheckpointFolder = Annotated[
-    Path | None, typer.Option(help="Directory of checkpoints.", show_default=False)
-]
-CheckpointEvery = Annotated[int, typer.Option(help="Clocks from one to the next.")]
-RejoinTimeout = Annotated[
-    float,
-    typer.Option(help="Seconds that workers of a checkpoint may take to come after the first."),
-]
-ReturnTimeout = Annotated[
-    float,
-    typer.Option(help="Seconds that a worker whose proxy was lost may take to come another way."),
-]
-AllowMixedClocks = Annotated[
-    bool,
-    typer.Option(
-        "--allow-mixed-clocks",
-        help="Continue from the newest checkpoint of each server, not from the newest of all.",
-    ),
-]
-WindowMb = Annotated[
-    float | None,
-    typer.Option(help="MB per model for clocks that are not complete.", show_default=False),
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Listen beyond loopback though anybody may join.")
-]
-Index = Annotated[
-    int | None,
-    typer.Option(help="Which of them this is; default: the one with the address of --listen."),
-]
-MetricsPort = Annotated[
-    int | None, typer.Option(help="Of the Prometheus endpoint; 0 takes a free one.")
-]
-PlanPath = Annotated[
-    str,
-    typer.Option(help="A plan file, which says how many servers there are, and on which hosts."),
-]
-PlanHost = Annotated[
-    int | None,
-    typer.Option(help="Of --plan, the number of this host; without a server there it ends."),
-]
-RuleName = Annotated[str | None, typer.Option(help="MODULE:FUNCTION, for models with rule python.")]
+token_option = click.option("--token", help="Of the job; default: DMLCOMM_PS_TOKEN.")
+token_file_option = click.option(
+    "--token-file", type=PATH, help="Holds the token, which other users see on no command line."
+)
+tls_cert_option = click.option("--tls-cert", type=PATH, help="Own certificate (PEM).")
+tls_key_option = click.option("--tls-key", type=PATH, help="Its private key.")
+tls_ca_option = click.option(
+    "--tls-ca",
+    type=PATH,
+    help="Whose signatures count; on a server: demands certificates of workers.",
+)
+replicas_option = click.option(
+    "--replicas", default=0, help="1: a copy of every shard on the next server."
+)
+checkpoint_option = click.option("--checkpoint", type=PATH, help="Directory of checkpoints.")
+checkpoint_every_option = click.option(
+    "--checkpoint-every", default=100, help="Clocks from one to the next."
+)
+rule_option = click.option("--rule", help="MODULE:FUNCTION, for models with rule python.")
+
+
+@click.group("ps", cls=Group)
+def app() -> None:
+    """The parameter server: start one, or look how it is doing."""
 
 
 @app.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    help="HOST:PORT of the control plane; port 0 takes a free one.",
+)
+@click.option("--workers", default=1, help="Workers that training waits for.")
+@click.option(
+    "--servers", default="1", help="How many servers the job has, or their addresses in order."
+)
+@click.option(
+    "--index",
+    type=int,
+    help="Which of them this is; default: the one with the address of --listen.",
+)
+@click.option(
+    "--plan",
+    default="",
+    show_default=False,
+    help="A plan file, which says how many servers there are, and on which hosts.",
+)
+@click.option(
+    "--host",
+    type=int,
+    help="Of --plan, the number of this host; without a server there it ends.",
+)
+@replicas_option
+@token_option
+@token_file_option
+@click.option(
+    "--transport", default="", show_default=False, help="auto, tcp or shm; default: as configured."
+)
+@checkpoint_option
+@checkpoint_every_option
+@click.option(
+    "--allow-mixed-clocks",
+    is_flag=True,
+    help="Continue from the newest checkpoint of each server, not from the newest of all.",
+)
+@click.option(
+    "--rejoin-timeout",
+    default=60.0,
+    help="Seconds that workers of a checkpoint may take to come after the first.",
+)
+@click.option(
+    "--return-timeout",
+    default=15.0,
+    help="Seconds that a worker whose proxy was lost may take to come another way.",
+)
+@click.option("--window-mb", type=float, help="MB per model for clocks that are not complete.")
+@click.option("--metrics-port", type=int, help="Of the Prometheus endpoint; 0 takes a free one.")
+@rule_option
+@tls_cert_option
+@tls_key_option
+@tls_ca_option
+@click.option("--insecure", is_flag=True, help="Listen beyond loopback though anybody may join.")
+@click.option("--log-level", default="info", help="error, warning, info or debug.")
+@click.option("--until-eof", is_flag=True, hidden=True)
 def serve(
-    listen: Annotated[
-        str, typer.Option(help="HOST:PORT of the control plane; port 0 takes a free one.")
-    ] = "127.0.0.1:0",
-    workers: Annotated[int, typer.Option(help="Workers that training waits for.")] = 1,
-    servers: Annotated[
-        str, typer.Option(help="How many servers the job has, or their addresses in order.")
-    ] = "1",
-    index: Index = None,
-    plan: PlanPath = "",
-    host: PlanHost = None,
-    replicas: Replicas = 0,
-    token: Token = None,
-    token_file: TokenFile = None,
-    transport: Annotated[str, typer.Option(help="auto, tcp or shm; default: as configured.")] = "",
-    checkpoint: CheckpointFolder = None,
-    checkpoint_every: CheckpointEvery = 100,
-    allow_mixed_clocks: AllowMixedClocks = False,
-    rejoin_timeout: RejoinTimeout = 60.0,
-    return_timeout: ReturnTimeout = 15.0,
-    window_mb: WindowMb = None,
-    metrics_port: MetricsPort = None,
-    rule: RuleName = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-    insecure: Insecure = False,
-    log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
-    until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
+    listen: str,
+    workers: int,
+    servers: str,
+    index: int | None,
+    plan: str,
+    host: int | None,
+    replicas: int,
+    token: str | None,
+    token_file: Path | None,
+    transport: str,
+    checkpoint: Path | None,
+    checkpoint_every: int,
+    allow_mixed_clocks: bool,
+    rejoin_timeout: float,
+    return_timeout: float,
+    window_mb: float | None,
+    metrics_port: int | None,
+    rule: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    insecure: bool,
+    log_level: str,
+    until_eof: bool,
 ) -> None:
     """Run one server until SIGTERM or SIGINT. Prints one line when it listens."""
     stop = StopSignals()  # first of all, for signals that come while the server starts
@@ -153,22 +172,29 @@ def serve(
 
 
 @app.command()
+@click.argument("addresses", nargs=-1)
+@json_option
+@click.option("--watch", is_flag=True, help="Again every second, until ^C.")
+@token_option
+@token_file_option
+@tls_cert_option
+@tls_key_option
+@tls_ca_option
 def status(
-    addresses: Annotated[
-        list[str] | None,
-        typer.Argument(help="Of the servers; default: DMLCOMM_PS_SERVERS.", show_default=False),
-    ] = None,
-    as_json: AsJson = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again every second, until ^C.")] = False,
-    token: Token = None,
-    token_file: TokenFile = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
+    addresses: tuple[str, ...],
+    as_json: bool,
+    watch: bool,
+    token: str | None,
+    token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
 ) -> None:
     """Show servers, workers, clocks, shards, bytes and rates.
 
     The exit code is 1 when a server does not answer.
+
+    ADDRESSES are those of the servers; default: DMLCOMM_PS_SERVERS.
     """
     from dmlcomm import _core
     from dmlcomm.ps import status_view
@@ -177,7 +203,7 @@ def status(
 
     try:
         config = _core.config()
-        given = ",".join(addresses or []) or str(config["ps_servers"])
+        given = ",".join(addresses) or str(config["ps_servers"])
         if not given:
             raise ValueError("which servers? Give their addresses, or set DMLCOMM_PS_SERVERS")
         secret = _token(token, token_file, str(config["ps_token"]))
@@ -192,7 +218,7 @@ def status(
     answers = status_view.ask(controls)
     _show(answers, as_json)
     if any("error" in answer for answer in answers):
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _show(answers: list, as_json: bool) -> None:  # type: ignore[type-arg]

@@ -9,14 +9,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated
+from pathlib import Path
 
-import typer
+import click
+from click.exceptions import Exit
 
-from dmlcomm._shell import FAILED, Command, application, inherited_environment, wait_for
-from dmlcomm.ps.commands import CheckpointEvery, CheckpointFolder, Replicas, RuleName
-
-app = application()
+from dmlcomm._shell import FAILED, command_argument, inherited_environment, wait_for
+from dmlcomm.ps.commands import (
+    checkpoint_every_option,
+    checkpoint_option,
+    replicas_option,
+    rule_option,
+)
 
 READY_LINE = re.compile(r"dmlcomm ps: server \d+ of \d+ listens on (\S+?),?(\s.*)?")
 PROXY_LINE = re.compile(r"dmlcomm proxy: listens at (\S+)")
@@ -24,30 +28,41 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0  # a server may be writing its last checkpoint
 
 
-@app.command()
+@click.command()
+@command_argument
+@click.option("--servers", type=click.IntRange(min=1), default=1, help="How many to start.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Workers; default: the number that torchrun is told, else 1.",
+)
+@replicas_option
+@checkpoint_option
+@checkpoint_every_option
+@rule_option
+@click.option("--proxy", is_flag=True, help="Start a proxy of this host, too; the command uses it.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, 7),
+    help="Of the job among those of its hosts; 0 goes first.",
+)
 def run(
-    command: Command,
-    servers: Annotated[int, typer.Option(min=1, help="How many to start.")] = 1,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Workers; default: the number that torchrun is told, else 1."),
-    ] = None,
-    replicas: Replicas = 0,
-    checkpoint: CheckpointFolder = None,
-    checkpoint_every: CheckpointEvery = 100,
-    rule: RuleName = None,
-    proxy: Annotated[
-        bool, typer.Option("--proxy", help="Start a proxy of this host, too; the command uses it.")
-    ] = False,
-    priority: Annotated[
-        int | None,
-        typer.Option(min=0, max=7, help="Of the job among those of its hosts; 0 goes first."),
-    ] = None,
+    command: tuple[str, ...],
+    servers: int,
+    workers: int | None,
+    replicas: int,
+    checkpoint: Path | None,
+    checkpoint_every: int,
+    rule: str | None,
+    proxy: bool,
+    priority: int | None,
 ) -> None:
     """Start parameter servers on this host, and a command that finds them in its environment.
 
     Signals go to the command. When it ends the servers are stopped; the exit code is that of the
     command.
+
+    COMMAND is the command, after --.
     """
     options = [
         *("--workers", str(workers or workers_of(command))),
@@ -70,7 +85,7 @@ def run(
         if proxy:
             environment["DMLCOMM_PROXY"] = stack.enter_context(_proxy(environment))
         code = _run(command, environment)
-    raise typer.Exit(code)
+    raise Exit(code)
 
 
 def workers_of(command: Sequence[str]) -> int:
@@ -164,7 +179,7 @@ def _address(who: str, addresses: "queue.SimpleQueue[str | None]") -> str:
         if address is not None:
             return address
     print(f"dmlcomm run: {who} did not start", file=sys.stderr, flush=True)
-    raise typer.Exit(FAILED)
+    raise Exit(FAILED)
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -9,9 +9,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from dmlcomm import _shell
 from dmlcomm.errors import LabError
@@ -25,36 +24,40 @@ from dmlcomm.psnet.controllers import (
 from dmlcomm.psnet.wire import Listener, Message, ask
 from dmlcomm.topology.shape import parse_delay_us
 
-app = _shell.application(
-    help="The control plane of PSNet in a lab: three controllers, and jobs for them."
-)
-
-Name = Annotated[str, typer.Option("--name", "-n", help="Of the lab.")]
-Listen = Annotated[str, typer.Option(help="Path of the socket.", show_default=False)]
+name_option = click.option("--name", "-n", default="lab", help="Of the lab.")
+listen_option = click.option("--listen", required=True, help="Path of the socket.")
 # Circuits are dark for up to ten seconds, and each worker of a large lab is asked for its table.
 PLACE_TIMEOUT_S = 600.0
 
 
+@click.group("psnet", cls=_shell.Group)
+def app() -> None:
+    """The control plane of PSNet in a lab: three controllers, and jobs for them."""
+
+
 @app.command()
-def circuits(listen: Listen, name: Name = "lab") -> None:
+@listen_option
+@name_option
+def circuits(listen: str, name: str) -> None:
     """Run the circuit controller: it moves the circuits of the lab."""
     _serve(listen, CircuitController(name, _log("circuit controller")).answer)
 
 
 @app.command()
-def network(listen: Listen, name: Name = "lab") -> None:
+@listen_option
+@name_option
+def network(listen: str, name: str) -> None:
     """Run the network controller: it computes paths, and compares them with the hosts' tables."""
     _serve(listen, NetworkController(name, _routes_of(name), _log("network controller")).answer)
 
 
 @app.command("topology")
-def topology_(
-    listen: Listen,
-    circuits: Annotated[str, typer.Option(help="Socket of the circuit controller.")],
-    network: Annotated[str, typer.Option(help="Socket of the network controller.")],
-    dark: Annotated[str, typer.Option(help="How long moved circuits lead nowhere.")] = "50ms",
-    name: Name = "lab",
-) -> None:
+@listen_option
+@click.option("--circuits", required=True, help="Socket of the circuit controller.")
+@click.option("--network", required=True, help="Socket of the network controller.")
+@click.option("--dark", default="50ms", help="How long moved circuits lead nowhere.")
+@name_option
+def topology_(listen: str, circuits: str, network: str, dark: str, name: str) -> None:
     """Run the topology controller, which takes jobs."""
     try:
         dark_s = parse_delay_us(dark) / 1e6
@@ -65,20 +68,22 @@ def topology_(
 
 
 @app.command()
+@click.option("--controller", required=True, help="Socket of the topology controller.")
+@click.option("--size", default="0", help="Of the model, as 100MB.")
+@click.option("--compute", default="0s", help="Of a worker in a batch, as 120ms.")
+@click.option("--worker", multiple=True, help="A worker of the job; default all of the lab.")
+@click.option("--server", multiple=True, help="A server of the job; default all of the lab.")
+@click.option("--timeout", default=PLACE_TIMEOUT_S, help="Seconds until it gives up.")
 def place(
-    controller: Annotated[str, typer.Option(help="Socket of the topology controller.")],
-    size: Annotated[str, typer.Option(help="Of the model, as 100MB.")] = "0",
-    compute: Annotated[str, typer.Option(help="Of a worker in a batch, as 120ms.")] = "0s",
-    worker: Annotated[
-        list[str] | None, typer.Option(help="A worker of the job; default all of the lab.")
-    ] = None,
-    server: Annotated[
-        list[str] | None, typer.Option(help="A server of the job; default all of the lab.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds until it gives up.")] = PLACE_TIMEOUT_S,
+    controller: str,
+    size: str,
+    compute: str,
+    worker: tuple[str, ...],
+    server: tuple[str, ...],
+    timeout: float,
 ) -> None:
     """Be the scheduler: give a job to the topology controller, and wait until it may start."""
-    job: Message = {"workers": worker or [], "servers": server or []}
+    job: Message = {"workers": list(worker), "servers": list(server)}
     try:
         job["model_bytes"] = parse_size(size)
         job["compute_s"] = parse_delay_us(compute) / 1e6

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from dmlcomm import _shell
 from dmlcomm.regroup import exact, wiring
@@ -15,8 +15,6 @@ from dmlcomm.regroup.published import published
 from dmlcomm.regroup.request import Request, load
 from dmlcomm.regroup.throughput import throughput
 from dmlcomm.units import format_rate
-
-app = _shell.application()
 
 
 @dataclass(frozen=True)
@@ -39,19 +37,20 @@ class Row:
     pay_back_s: float | None
 
 
-@app.command()
-def regroup(
-    file: Annotated[str, typer.Argument(help="Cluster and jobs, a YAML file.", show_default=False)],
-    is_exact: Annotated[
-        bool, typer.Option("--exact", help="Also find the least cost; needs dmlcomm[plan].")
-    ] = False,
-    limit: Annotated[float, typer.Option(help="Seconds of --exact per circuit switch.")] = 60,
-    as_json: _shell.AsJson = False,
-) -> None:
+@click.command()
+@click.argument("file")
+@click.option(
+    "--exact", "is_exact", is_flag=True, help="Also find the least cost; needs dmlcomm[plan]."
+)
+@click.option("--limit", type=float, default=60, help="Seconds of --exact per circuit switch.")
+@_shell.json_option
+def regroup(file: str, is_exact: bool, limit: float, as_json: bool) -> None:
     """Which ToR each server of a job should be connected to by circuit switches, and what it gains.
 
     Servers of a job come together under a ToR; then uplinks are steered. The paper's heuristic
     (SiP) stands beside it.
+
+    FILE is the cluster and its jobs, a YAML file.
     """
     try:
         request = load(file)

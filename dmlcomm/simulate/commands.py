@@ -3,31 +3,30 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from dmlcomm import _shell
 from dmlcomm.simulate import report, scenario
 from dmlcomm.simulate.picture import draw
 from dmlcomm.simulate.run import Player, Result
 
-app = _shell.application()
 
-
-@app.command()
-def simulate(
-    file: Annotated[str, typer.Argument(help="The scenario, a YAML file.", show_default=False)],
-    seed: Annotated[int, typer.Option(help="Draws the jitter of computations.")] = 0,
-    picture: Annotated[
-        Path | None,
-        typer.Option(help="Draw jobs and the use of links as a PNG; needs matplotlib."),
-    ] = None,
-    as_json: _shell.AsJson = False,
-) -> None:
+@click.command()
+@click.argument("file")
+@click.option("--seed", default=0, help="Draws the jitter of computations.")
+@click.option(
+    "--picture",
+    type=_shell.PATH,
+    help="Draw jobs and the use of links as a PNG; needs matplotlib.",
+)
+@_shell.json_option
+def simulate(file: str, seed: int, picture: Path | None, as_json: bool) -> None:
     """Play jobs on a network flow by flow: times, throughput, and how much links are used.
 
     Jobs send the schedules that ranks execute. Queues and losses are not simulated.
+
+    FILE is the scenario, a YAML file.
     """
     try:
         wanted = scenario.load(file)

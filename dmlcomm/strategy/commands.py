@@ -3,9 +3,9 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from rich.table import Table
 
 from dmlcomm import _shell
@@ -22,26 +22,26 @@ from dmlcomm.strategy.candidates import (
 )
 from dmlcomm.strategy.request import ALL_REDUCE, Request, load
 
-app = _shell.application()
-
 SHOWN = 12
 COLUMNS = ("way", "hosts of servers", "batch", "at most", "x best", "not hidden", "links alone")
 
 
-@app.command()
-def strategy(
-    file: Annotated[
-        str, typer.Argument(help="Cluster and model, a YAML file.", show_default=False)
-    ],
-    seed: Annotated[int, typer.Option(help="Draws the links that switches choose.")] = 0,
-    output: Annotated[
-        str, typer.Option(help="Write the best as a plan file, for DMLCOMM_PLAN, to this path.")
-    ] = "",
-    as_json: _shell.AsJson = False,
-) -> None:
+@click.command()
+@click.argument("file")
+@click.option("--seed", default=0, help="Draws the links that switches choose.")
+@click.option(
+    "--output",
+    default="",
+    show_default=False,
+    help="Write the best as a plan file, for DMLCOMM_PLAN, to this path.",
+)
+@_shell.json_option
+def strategy(file: str, seed: int, output: str, as_json: bool) -> None:
     """Which algorithm, or which parameter servers and tree of proxies, a model trains fastest with.
 
     Simulates a batch with each candidate, from the layers' sizes and computing times.
+
+    FILE is the cluster and the model, a YAML file.
     """
     try:
         request = load(file)

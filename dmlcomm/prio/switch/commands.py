@@ -6,12 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from enum import Enum
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from dmlcomm._shell import AsJson, application, console, fail, inherited_environment, new_table
+from dmlcomm._shell import Group, console, fail, inherited_environment, json_option, new_table
 from dmlcomm.errors import LabError, SwitchError
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.entry import Entry
@@ -21,70 +20,89 @@ from dmlcomm.prio.switch.settings import MOST_QUEUES, Settings
 from dmlcomm.topology.graph import NodeKind
 from dmlcomm.units import format_bytes, format_rate, parse_rate
 
-app = application(help="A Linux bridge that sends packets of urgent operations first.")
-
 LAB_BRIDGE = "br0"
 
 
-class ClassifierChoice(Enum):
-    """What puts packets into queues."""
+# What puts packets into queues.
+CLASSIFIERS = ("auto", "ebpf", "u32")
 
-    AUTO = "auto"
-    EBPF = "ebpf"
-    U32 = "u32"
-
-
-BridgeName = Annotated[
-    str | None, typer.Option("--bridge", help="Of this machine, as br0.", show_default=False)
-]
-LabName = Annotated[
-    str | None, typer.Option("--lab", help="A lab, instead of this machine.", show_default=False)
-]
-Nodes = Annotated[
-    list[str] | None,
-    typer.Option("--switch", help="Of the lab, as switch0.0; default: all.", show_default=False),
-]
+bridge_option = click.option("--bridge", help="Of this machine, as br0.")
+lab_option = click.option("--lab", help="A lab, instead of this machine.")
+switch_option = click.option(
+    "--switch", multiple=True, help="Of the lab, as switch0.0; default: all."
+)
 
 _DEFAULT = Settings("")
 
 
+@click.group("switch", cls=Group)
+def app() -> None:
+    """A Linux bridge that sends packets of urgent operations first."""
+
+
 @app.command()
+@bridge_option
+@lab_option
+@switch_option
+@click.option(
+    "--mark",
+    type=click.Choice([mark.value for mark in Mark]),
+    default=_DEFAULT.mark.value,
+    help="That packets carry: DMLCOMM_TICKET_MARK of the jobs.",
+)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, MOST_QUEUES),
+    default=_DEFAULT.num_queues,
+    help="Of every port, one per layer.",
+)
+@click.option(
+    "--slide-bytes",
+    type=click.IntRange(1, 1 << 30),
+    default=_DEFAULT.slide_bytes,
+    help="After which the priority window moves.",
+)
+@click.option(
+    "--idle-ms",
+    type=click.IntRange(1, 600_000),
+    default=_DEFAULT.idle_ms,
+    help="A pause after which the window begins anew.",
+)
+@click.option(
+    "--unmarked-share",
+    type=click.FloatRange(0.01, 0.9),
+    default=_DEFAULT.unmarked_share,
+    help="Of the rate, for packets without a mark.",
+)
+@click.option("--rate", help="Of every port; default: its own.")
+@click.option(
+    "--classifier",
+    type=click.Choice(CLASSIFIERS),
+    default="auto",
+    help="auto: eBPF where it is permitted.",
+)
 def start(
-    bridge: BridgeName = None,
-    lab: LabName = None,
-    switch: Nodes = None,
-    mark: Annotated[
-        Mark, typer.Option(help="That packets carry: DMLCOMM_TICKET_MARK of the jobs.")
-    ] = _DEFAULT.mark,
-    queues: Annotated[
-        int, typer.Option(min=1, max=MOST_QUEUES, help="Of every port, one per layer.")
-    ] = _DEFAULT.num_queues,
-    slide_bytes: Annotated[
-        int, typer.Option(min=1, max=1 << 30, help="After which the priority window moves.")
-    ] = _DEFAULT.slide_bytes,
-    idle_ms: Annotated[
-        int, typer.Option(min=1, max=600_000, help="A pause after which the window begins anew.")
-    ] = _DEFAULT.idle_ms,
-    unmarked_share: Annotated[
-        float, typer.Option(min=0.01, max=0.9, help="Of the rate, for packets without a mark.")
-    ] = _DEFAULT.unmarked_share,
-    rate: Annotated[
-        str | None, typer.Option(help="Of every port; default: its own.", show_default=False)
-    ] = None,
-    classifier: Annotated[
-        ClassifierChoice, typer.Option(help="auto: eBPF where it is permitted.")
-    ] = ClassifierChoice.AUTO,
+    bridge: str | None,
+    lab: str | None,
+    switch: tuple[str, ...],
+    mark: str,
+    queues: int,
+    slide_bytes: int,
+    idle_ms: int,
+    unmarked_share: float,
+    rate: str | None,
+    classifier: str,
 ) -> None:
     """Schedule the ports of a bridge, or of a lab's switches, until `dmlcomm switch stop`."""
     with _errors():
         options = {
-            "mark": mark.value,
+            "mark": mark,
             "num_queues": queues,
             "slide_bytes": slide_bytes,
             "idle_ms": idle_ms,
             "unmarked_share": unmarked_share,
             "rate_bps": _rate(rate),
-            "classifier": classifier.value,
+            "classifier": classifier,
         }
         begun: list[_Place] = []
         for place in _places(bridge, lab, switch):
@@ -102,9 +120,11 @@ def start(
 
 
 @app.command()
-def status(
-    bridge: BridgeName = None, lab: LabName = None, switch: Nodes = None, as_json: AsJson = False
-) -> None:
+@bridge_option
+@lab_option
+@switch_option
+@json_option
+def status(bridge: str | None, lab: str | None, switch: tuple[str, ...], as_json: bool) -> None:
     """Show the priority window, the queues, and bytes by layer."""
     with _errors():
         places = _places(bridge, lab, switch)
@@ -117,7 +137,10 @@ def status(
 
 
 @app.command()
-def stop(bridge: BridgeName = None, lab: LabName = None, switch: Nodes = None) -> None:
+@bridge_option
+@lab_option
+@switch_option
+def stop(bridge: str | None, lab: str | None, switch: tuple[str, ...]) -> None:
     """End it: ports have the queues again that they had before."""
     with _errors():
         _stop_all(_places(bridge, lab, switch))
@@ -164,7 +187,7 @@ class _Place:
         return self._entry.start(self.name, command, inherited_environment(), **options)
 
 
-def _places(bridge: str | None, lab: str | None, nodes: Sequence[str] | None) -> list[_Place]:
+def _places(bridge: str | None, lab: str | None, nodes: Sequence[str]) -> list[_Place]:
     if (bridge is None) == (lab is None):
         raise SwitchError("say which: --bridge br0 of this machine, or --lab NAME")
     if bridge is not None:
@@ -174,7 +197,7 @@ def _places(bridge: str | None, lab: str | None, nodes: Sequence[str] | None) ->
     client = Client(str(lab))
     graph = client.graph()
     known = [node for node, kind in graph.nodes(data="kind") if kind == NodeKind.SWITCH]
-    for node in nodes or []:
+    for node in nodes:
         if node not in known:
             raise SwitchError(
                 f'the lab "{lab}" has no switch "{node}", but {", ".join(known) or "none"}'
