@@ -55,7 +55,7 @@ class Group(click.Group):
             formatter.write_dl(list(first.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args:
+        if not args and not ctx.resilient_parsing:  # as shells ask to complete
             click.echo(ctx.get_help())
             ctx.exit(USAGE_ERROR)
         return super().parse_args(ctx, args)

@@ -44,7 +44,7 @@ class _LazyGroup(Group):
 
 
 def _print_version(ctx: click.Context, _: Any, wanted: bool) -> None:
-    if wanted:
+    if wanted and not ctx.resilient_parsing:
         from dmlcomm.doctor import version_of
 
         print(f"dmlcomm {version_of('dmlcomm')}")

@@ -20,9 +20,8 @@ SECRET = "(set)"
 NOT_INSTALLED = "not installed"
 
 UCX_IS_PACED = (
-    "UCX's TCP (DMLCOMM_TRANSPORT=ucx) has this machine's congestion control, {name}, which slows "
-    "long streams inside a host and divides ports of switches unevenly; dmlcomm's own TCP takes "
-    "cubic or reno instead (docs/topology.md). As root: "
+    "UCX's TCP (DMLCOMM_TRANSPORT=ucx) has this machine's congestion control, {name}, which "
+    "{harm}; dmlcomm's own TCP takes cubic or reno instead (docs/topology.md). As root: "
     "`sysctl -w net.ipv4.tcp_congestion_control=cubic`"
 )
 # The kernel has a route for each address of the host, which connections inside the host take.
@@ -52,9 +51,7 @@ def examine() -> Values:
         "algorithms": _core.algorithms(),
         "configuration": _compared_to_defaults(config),
         "problems": problems,
-        "advice": advice(
-            config["transport"], transports, congestion_controls["system_default"], interfaces
-        ),
+        "advice": advice(config, transports, congestion_controls["system_default"], interfaces),
     }
 
 
@@ -162,14 +159,19 @@ def _congestion_controls(wanted: str, problems: list[str]) -> Values:
 
 
 def advice(
-    transport: str, transports: list[Values], system_congestion: str, interfaces: list[Values]
+    config: Values, transports: list[Values], system_congestion: str, interfaces: list[Values]
 ) -> list[str]:
-    """What makes dmlcomm slow on this machine with this DMLCOMM_TRANSPORT, and what to do."""
+    """What makes dmlcomm slow on this machine as it is configured, and what to do."""
     ucx = next(one for one in transports if one["name"] == "ucx")
-    has_tcp = transport == "ucx" and ucx["works"] and " tcp/" in ucx["detail"]
+    has_tcp = config["transport"] == "ucx" and ucx["works"] and " tcp/" in ucx["detail"]
     if not (has_tcp and system_congestion.startswith("bbr")):
         return []
-    paced = UCX_IS_PACED.format(name=system_congestion)
+    harm = "divides ports of switches unevenly"
+    if " posix/" in ucx["detail"] and config["ucx_remote_memory"] != "off":
+        return [UCX_IS_PACED.format(name=system_congestion, harm=harm)]
+    # Ranks of a host use UCX's TCP, too.
+    harm = f"slows long streams inside a host and {harm}"
+    paced = UCX_IS_PACED.format(name=system_congestion, harm=harm)
     routes = [
         f"`{LOCAL_ROUTE.format(address=address.partition('/')[0], device=interface['name'])}`"
         for interface in interfaces

@@ -10,10 +10,12 @@ import sys
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from dmlcomm import doctor
 from dmlcomm._shell import Group
+from dmlcomm.cli import app
 
 
 def dmlcomm(*arguments, **environment):
@@ -52,6 +54,12 @@ def test_commands_are_listed_in_their_order_with_the_whole_first_paragraph():
         ["serve", "Run one server until SIGTERM or SIGINT. Prints one line when it listens."],
         ["status", "Show servers, workers, clocks, shards, bytes and rates."],
     ]
+
+
+def test_shells_complete_commands():
+    asked = ShellComplete(app, {}, "dmlcomm", "_DMLCOMM_COMPLETE")
+    assert "ps" in [found.value for found in asked.get_completions([], "")]
+    assert [found.value for found in asked.get_completions(["ps"], "")] == ["serve", "status"]
 
 
 @pytest.mark.parametrize(("option", "value"), [("--mtu", "1e3"), ("--ranks-per-host", "0")])
@@ -100,7 +108,7 @@ def test_doctor_reports_every_section():
     assert found["problems"] == []
     system_congestion = found["congestion_controls"]["system_default"]
     told = (found["transports"], system_congestion, found["interfaces"])
-    assert found["advice"] == doctor.advice("auto", *told)
+    assert found["advice"] == doctor.advice({"transport": "auto"}, *told)
     assert found["versions"]["torch"] == importlib.metadata.version("torch")
     assert found["cpu"]["kernels"] in ("baseline", "avx2", "avx512", "neon")
     assert {t["name"] for t in found["transports"]} == {
@@ -159,11 +167,12 @@ def test_doctor_names_a_configuration_that_cannot_work(variable, value):
 @pytest.mark.parametrize(
     ("transport", "works", "detail", "congestion", "is_paced"),
     [
-        ("ucx", True, "UCX 1.13.1: tcp/lo", "bbr", True),
-        ("auto", True, "UCX 1.13.1: tcp/lo", "bbr", False),
-        ("ucx", True, "UCX 1.13.1: tcp/lo", "cubic", False),
-        ("ucx", True, "UCX 1.13.1: rc_verbs/mlx5_0:1", "bbr", False),
-        ("ucx", False, "UCX does not load", "bbr", False),
+        ("ucx", True, "UCX 1.13.1: tcp/lo", "bbr", "inside a host"),
+        ("ucx", True, "UCX 1.13.1: tcp/lo posix/memory", "bbr", "outside"),
+        ("auto", True, "UCX 1.13.1: tcp/lo", "bbr", ""),
+        ("ucx", True, "UCX 1.13.1: tcp/lo", "cubic", ""),
+        ("ucx", True, "UCX 1.13.1: rc_verbs/mlx5_0:1", "bbr", ""),
+        ("ucx", False, "UCX does not load", "bbr", ""),
     ],
 )
 def test_doctor_advises_another_congestion_control_where_it_paces_ucx(
@@ -174,13 +183,15 @@ def test_doctor_advises_another_congestion_control_where_it_paces_ucx(
         {"name": "lo", "addresses": ["127.0.0.1/8"], "rail": None},
         {"name": "eth0", "addresses": ["10.0.0.2/24", "fd00::2/64"], "rail": 0},
     ]
-    found = doctor.advice(transport, [ucx], congestion, interfaces)
-    assert [congestion in text for text in found] == [True] * is_paced
+    config = {"transport": transport, "ucx_remote_memory": "auto"}
+    found = doctor.advice(config, [ucx], congestion, interfaces)
+    assert [congestion in text for text in found] == [True] * bool(is_paced)
+    # Of the rail, whose address connections inside the host have; none of the others'.
+    routes = [("10.0.0.2", "eth0", "10.0.0.2")] if is_paced == "inside a host" else []
     for text in found:
-        # Of the rail, whose address connections inside the host have; none of the others'.
-        assert re.findall(r"change local (\S+) dev (\S+) .* src (\S+) congctl cubic", text) == [
-            ("10.0.0.2", "eth0", "10.0.0.2")
-        ]
+        assert ("inside a host" in text) == bool(routes)
+        change = r"change local (\S+) dev (\S+) .* src (\S+) congctl cubic"
+        assert re.findall(change, text) == routes
 
 
 def test_doctor_shows_the_levels_of_this_host(tmp_path):

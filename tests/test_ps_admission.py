@@ -190,7 +190,8 @@ def test_what_a_server_does_not_answer_is_told_without_a_stack(monkeypatch):
 
     with servers() as address:
         monkeypatch.setattr(Connections, "_look_up", silent)
-        with pytest.raises(errors.PsConnectionError, match=r"server 0 did not answer$"):
+        why = r": PsTimeoutError: server 0 did not answer$"
+        with pytest.raises(errors.PsConnectionError, match=why):
             Client(address, **SHORT)
 
 

@@ -39,10 +39,11 @@ say("sent", *[c.bytes_sent for c in dmlcomm.rails() if c.interface != "local"])
 fine()
 """
 
-# Of UCX on one host: its TCP, which it takes by itself, or its shared memory. By default it has CMA
-# beside that, by which receivers fetch large payloads from the memory of their senders.
+# Of UCX on one host: its TCP, or its shared memory. By default it has CMA beside that, by which
+# receivers fetch large payloads from the memory of their senders.
 REMOTE_MEMORY: dict[str, str] = {}
-HERE = [{"DMLCOMM_UCX_REMOTE_MEMORY": "off"}, {"UCX_TLS": "posix"}, REMOTE_MEMORY]
+HERE = [{"UCX_TLS": "tcp"}, {"UCX_TLS": "posix"}, REMOTE_MEMORY]
+NO_REMOTE_MEMORY = {"DMLCOMM_UCX_REMOTE_MEMORY": "off"}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def _messages_and_sums(rank, n, is_lent):
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("environment", HERE)
+@pytest.mark.parametrize("environment", [*HERE, NO_REMOTE_MEMORY])
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_messages_and_sums_on_one_host(ucx, world_size, environment):
     env = {"DMLCOMM_TRANSPORT": "ucx", **environment}
@@ -116,8 +117,23 @@ def _until_lost(rank, n):
 @pytest.mark.alone
 @pytest.mark.parametrize("environment", HERE)
 def test_survivors_name_the_rank_that_died(ucx, environment):
-    with Ranks(_until_lost, 3, env={"DMLCOMM_TRANSPORT": "ucx", **environment}) as ranks:
-        assert max(ranks.collect(only=[0, 2])) < 1
+    with Ranks(_until_lost, 4, env={"DMLCOMM_TRANSPORT": "ucx", **environment}) as ranks:
+        assert max(ranks.collect(only=[0, 2, 3])) < 1
+
+
+def _exchange_with_too_little_room(rank, n):
+    sent, received = torch.ones(1_000_000), torch.empty(1_000_000 // (1 + rank))
+    works = [dist.isend(sent, 1 - rank), dist.irecv(received, 1 - rank)]
+    why = r"rank 1 .* expects 2000000 bytes, but rank 0 on host \S+ \(pid \d+\) sent 4000000"
+    with pytest.raises(dmlcomm.CollectiveMismatchError, match=why):
+        for work in works:
+            work.wait()
+
+
+@pytest.mark.parametrize("environment", HERE)
+def test_both_ranks_hear_of_a_receive_that_is_too_small(ucx, environment):
+    env = {"DMLCOMM_TRANSPORT": "ucx", **environment}
+    run_ranks(_exchange_with_too_little_room, 2, env=env)
 
 
 def test_every_operation_over_two_nics(ucx, lab_is_possible):

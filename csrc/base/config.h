@@ -55,7 +55,8 @@ struct Config {
   // DMLCOMM_UCX_REMOTE_MEMORY: auto, on or off: whether receivers fetch large payloads straight
   // from the memory of their senders, where UCX can do that: over RDMA devices, and inside a host
   // by CMA, for which UCX's own shared memory is used. auto: where UCX has them, of the transports
-  // that UCX_TLS names. Default auto.
+  // that UCX_TLS names. on: receivers prepare for it on every network. off: never; ranks of a host
+  // talk over UCX's TCP then, unless UCX's variables say otherwise. Default auto.
   UcxRemoteMemory ucx_remote_memory = UcxRemoteMemory::automatic;
 
   // DMLCOMM_TICKET_MARK: dscp, ip-option or none: how packets between hosts show switches the
@@ -143,8 +144,8 @@ struct Config {
   // there. 0 turns both off. Default 1 MiB.
   uint64_t shm_board_bytes = 1u << 20;
 
-  // DMLCOMM_SHM_SINGLE_COPY: 1 or 0; 0 forbids process_vm_readv. Default 1, where the kernel
-  // permits.
+  // DMLCOMM_SHM_SINGLE_COPY: 1 or 0; 0 forbids process_vm_readv, beside UCX's own. Default 1, where
+  // the kernel permits.
   bool shm_single_copy = true;
 
   // DMLCOMM_HUGE_PAGES: 1 or 0; 1 lets the kernel move large tensors that are used repeatedly onto

@@ -27,6 +27,17 @@ class SharedObject {
   py::object object_;
 };
 
+// Type and text, without the stack that what() adds.
+std::string text_of(const py::error_already_set& error) {
+  try {
+    const py::object value = error.value();
+    return str_cat(py::cast<std::string>(py::type::of(value).attr("__name__")), ": ",
+                   py::cast<std::string>(py::str(value)));
+  } catch (const std::exception&) {
+    return error.what();
+  }
+}
+
 class PythonRendezvous final : public transport::Rendezvous {
  public:
   PythonRendezvous(py::object set, py::object get) : set_(std::move(set)), get_(std::move(get)) {}
@@ -53,9 +64,8 @@ class PythonRendezvous final : public transport::Rendezvous {
     try {
       body();
       return Status();
-    } catch (const py::error_already_set& error) {  // what() would add the stack
-      const auto text = py::cast<std::string>(py::str(error.value()));
-      return Status(StatusCode::io_error, "the rendezvous failed: ", text);
+    } catch (const py::error_already_set& error) {
+      return Status(StatusCode::io_error, "the rendezvous failed: ", text_of(error));
     } catch (const std::exception& error) {
       return Status(StatusCode::io_error, "the rendezvous failed: ", error.what());
     }

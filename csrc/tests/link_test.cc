@@ -632,6 +632,54 @@ TEST_P(LinkTest, AClosedConnectionIsALostPeer) {
   EXPECT_EQ(notes_b_.failure.code(), StatusCode::peer_lost);
 }
 
+// As a channel of UCX does, which loses the bytes on their way.
+TEST(Link, TheReasonOfAClosedChannelComesBesideItsBytes) {
+  Notes notes;
+  RailCounters counters;
+  Link link(LinkOptions{0, 1, kJob, 1, &notes, &counters});
+  auto out = std::make_shared<MemoryChannel::Pipe>();
+  auto in = std::make_shared<MemoryChannel::Pipe>();
+  link.attach(0, std::make_unique<MemoryChannel>(out, in, 100, false));
+  in->reason = Status(StatusCode::timeout, "rank 2 does not answer");
+  link.progress();
+  EXPECT_TRUE(notes.failure.ok()) << "the channel still works";
+  in->closed = true;
+  link.progress();
+  EXPECT_EQ(notes.failure.to_string(), in->reason.to_string());
+  EXPECT_TRUE(notes.failure_reported);
+}
+
+TEST(Link, WhatThisEndFindsWrongIsNotReplacedByThePeersReason) {
+  Notes notes;
+  RailCounters counters;
+  Link link(LinkOptions{0, 1, kJob, 1, &notes, &counters});
+  auto out = std::make_shared<MemoryChannel::Pipe>();
+  auto in = std::make_shared<MemoryChannel::Pipe>();
+  link.attach(0, std::make_unique<MemoryChannel>(out, in, 1000, false));
+  in->reason = Status(StatusCode::timeout, "rank 2 does not answer");
+  in->bytes.resize(200, std::byte{7});  // no frame
+  link.progress();
+  EXPECT_EQ(notes.failure.code(), StatusCode::protocol_error) << notes.failure;
+  EXPECT_FALSE(notes.failure_reported);
+}
+
+TEST(Link, AnEndThatFailsTellsThePeerBeforeItLetsGoOfMemory) {
+  Notes notes;
+  RailCounters counters;
+  Link link(LinkOptions{0, 1, kJob, 1, &notes, &counters});
+  auto out = std::make_shared<MemoryChannel::Pipe>();
+  auto in = std::make_shared<MemoryChannel::Pipe>();
+  auto channel = std::make_unique<MemoryChannel>(out, in, 1000, false);
+  channel->closes_when_it_lets_go = true;
+  link.attach(0, std::move(channel));
+  notes.when_failed = [&](const Status& reason) { link.end(reason); };  // as the engine does
+  in->bytes.resize(200, std::byte{7});
+  link.progress();
+  EXPECT_EQ(notes.failure.code(), StatusCode::protocol_error) << notes.failure;
+  EXPECT_EQ(out->reason.to_string(), notes.failure.to_string());
+  EXPECT_TRUE(out->closed);
+}
+
 // Who reads alone never asks the sender to write to its memory.
 TEST(Link, ALargeMessageIsCopiedByBothEndsOrReadAlone) {
   for (const bool alone : {false, true}) {

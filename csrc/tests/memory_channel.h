@@ -24,6 +24,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
     bool closed = false;
     bool stopped = false;  // takes bytes, and hands none out
     bool revoked = false;
+    Status reason;  // beside the bytes
   };
 
   MemoryChannel(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in, size_t max_bytes, bool pulls)
@@ -37,6 +38,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
   int num_writes = 0;
   int num_reads = 0;
   bool fails_to_write = false;
+  bool closes_when_it_lets_go = false;  // as one that has lent memory
   // What flow() says.
   double bytes_per_second = 0;
   uint64_t queued_bytes = 0;
@@ -93,6 +95,11 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
   int descriptor() const override { return -1; }
   void descriptor_ready(Ready) override {}
   void shut_down() override { out_->closed = true; }
+  void let_go() override { out_->closed |= closes_when_it_lets_go; }
+  void tell(const Status& reason) override {
+    if (!out_->closed) out_->reason = reason;
+  }
+  Status told() override { return in_->reason; }
   std::string description() const override { return "memory"; }
 
   // As behind a host in between that is stopped.

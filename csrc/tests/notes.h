@@ -1,6 +1,7 @@
 // Notes: what a link says to its engine, for tests.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <string>
 #include <utility>
@@ -42,6 +43,7 @@ class Notes final : public LinkEvents {
   void on_failed(int, const Status& status, bool reported) override {
     failure = status;
     failure_reported = reported;
+    if (when_failed) when_failed(status);
   }
   void on_rail_event(int, bool lost, const std::string&) override {
     ++(lost ? num_lost : num_back);
@@ -60,6 +62,7 @@ class Notes final : public LinkEvents {
   Status failure;
   bool failure_reported = false;
   bool goodbye = false;
+  std::function<void(const Status&)> when_failed;
 };
 
 }  // namespace dmlcomm::tests

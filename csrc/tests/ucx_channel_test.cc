@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "transport/frame.h"
 
 namespace dmlcomm::transport::ucx {
 namespace {
@@ -31,6 +33,16 @@ class UcxChannelTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!UcxApi::load().ok()) GTEST_SKIP() << UcxApi::load().status().message();
+    connect(true);
+    if (!rails_[0]->has_remote_memory(kKey)) GTEST_SKIP() << "UCX has no CMA here";
+  }
+
+  void TearDown() override {
+    for (auto& end : ends_) end.reset();
+  }
+
+  // `fetches`: the reader may.
+  void connect(bool fetches) {
     int sockets[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets), 0);
     for (size_t end : {0u, 1u}) {
@@ -40,13 +52,9 @@ class UcxChannelTest : public testing::Test {
       ends_[end] = std::make_unique<UcxChannel>(UniqueFd(sockets[end]), *rails_[end], kKey,
                                                 kWindowBytes, "the other end");
     }
-    for (size_t end : {0u, 1u}) ASSERT_TRUE(ends_[end]->connect(rails_[1 - end]->address()).ok());
+    for (size_t end : {0u, 1u})
+      ASSERT_TRUE(ends_[end]->connect(rails_[1 - end]->address(), fetches).ok());
     for (size_t end : {0u, 1u}) ends_[end]->descriptor_ready({.readable = true});
-    if (!rails_[0]->has_remote_memory(kKey)) GTEST_SKIP() << "UCX has no CMA here";
-  }
-
-  void TearDown() override {
-    for (auto& end : ends_) end.reset();
   }
 
   void poll() {
@@ -96,13 +104,20 @@ TEST_F(UcxChannelTest, TheReasonToTakeMemoryBackGoesBesideTheBytes) {
   Bytes sent(kSlotBytes, std::byte{1}), received(sent.size());
   offer(sent);
   EXPECT_TRUE(ends_[1]->told().ok());
-  const Status reason(StatusCode::timeout, "rank 3 does not answer");
+  const Status reason(StatusCode::timeout, std::string(kMaxReasonBytes, 'x'));
   ends_[0]->tell(reason);
   ends_[0]->let_go();
   (void)ends_[0]->flow();
   EXPECT_EQ(ends_[1]->told().to_string(), reason.to_string());
   ASSERT_TRUE(
       poll_until([&] { return !ends_[1]->read_in_place(received.data(), received.size()).ok(); }));
+}
+
+TEST_F(UcxChannelTest, NothingIsLentToAPeerThatMayNotFetch) {
+  TearDown();
+  connect(false);
+  Bytes sent(kSlotBytes, std::byte{1});
+  EXPECT_EQ(*write(sent), sent.size()) << "taken at once, which is a copy";
 }
 
 // The receiver does fetch what the memory has by then.

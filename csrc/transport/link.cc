@@ -630,17 +630,14 @@ bool Link::progress_lane(size_t index, Lane& lane) {
   // Its end is in good order; the other lanes still have to say theirs. A peer that has our goodbye
   // may close without one of its own.
   if (lane.intake().said_goodbye || said_goodbye_) return moved;
-  if (const Status told = lane.channel().told(); !told.ok()) {
-    reported_ = true;
-    status = told;
-  }
-  const bool only_this_lane =
-      may_lose_lanes() && !reported_ &&
-      (status.code() == StatusCode::peer_lost || status.code() == StatusCode::io_error);
-  if (only_this_lane) {
+  const bool is_lost = !reported_ && (status.code() == StatusCode::peer_lost ||
+                                      status.code() == StatusCode::io_error);
+  const Status told = is_lost ? lane.channel().told() : Status();
+  if (is_lost && told.ok() && may_lose_lanes()) {
     lose_lane(index, status.message());
   } else {
-    fail(status);
+    reported_ |= !told.ok();
+    fail(told.ok() ? status : told);
   }
   return true;
 }
@@ -743,8 +740,9 @@ void Link::fail(const Status& status) {
   DMLCOMM_CHECK(!status.ok());
   const bool was_left = std::exchange(state_, State::failed) == State::left;
   error_ = status;
-  lanes_.let_go();
+  // The reason goes to the peer first.
   if (!was_left) options_.events->on_failed(peer(), error_, reported_);
+  lanes_.let_go();
 }
 
 void Link::end(const Status& reason) {

@@ -1,6 +1,5 @@
 #include "transport/shm/shm_channel.h"
 
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -12,6 +11,7 @@
 #include "base/str_cat.h"
 #include "kernels/copy.h"
 #include "transport/event_loop.h"
+#include "transport/process_memory.h"
 
 namespace dmlcomm::transport::shm {
 namespace {
@@ -29,18 +29,6 @@ void copy_mapped(void* destination, const void* source, size_t bytes) {
 }
 
 }  // namespace
-
-bool can_read_process(pid_t pid, uint64_t address, void* destination, size_t bytes) {
-  const iovec local{destination, bytes};
-  const iovec remote{reinterpret_cast<void*>(address), bytes};
-  return process_vm_readv(pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
-}
-
-void permit_single_copy() {
-  // Fails where there is no Yama, which is as good.
-  static const int once = prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-  (void)once;
-}
 
 ShmChannel::ShmChannel(std::shared_ptr<Segment> own, uint32_t own_index, ShmPeer peer)
     : Channel(static_cast<RemoteMemory*>(this)),

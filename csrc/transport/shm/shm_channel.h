@@ -75,11 +75,4 @@ class ShmChannel final : public Channel, private RemoteMemory {
   bool peer_gone_ = false;
 };
 
-// Whether this process may read `bytes` at `address` of process `pid` right now.
-bool can_read_process(pid_t pid, uint64_t address, void* destination, size_t bytes);
-
-// Lets other processes of this user read our memory where Yama (kernel.yama.ptrace_scope = 1, the
-// default of Ubuntu) would not. Once per process.
-void permit_single_copy();
-
 }  // namespace dmlcomm::transport::shm

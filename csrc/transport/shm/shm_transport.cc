@@ -5,6 +5,7 @@
 
 #include "base/str_cat.h"
 #include "transport/admission.h"
+#include "transport/process_memory.h"
 #include "transport/shm/shm_channel.h"
 #include "transport/socket.h"
 
@@ -18,7 +19,7 @@ Status ShmTransport::listen(Admission& admission) {
   if (!job_.config.shares_memory() || job_.num_ranks == 1) return Status();
   Result<UniqueFd> listener = listen_unix(job_.own_host().unix_name);
   if (!listener.ok()) return listener.status();
-  if (job_.config.shm_single_copy) permit_single_copy();
+  if (job_.config.shm_single_copy) permit_reading();
   return admission.listen(std::move(*listener), *this);
 }
 

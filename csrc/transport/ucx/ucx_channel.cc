@@ -25,15 +25,23 @@ constexpr size_t kLeastLentBytes = 64 * 1024;
 // For UCX to end fetches of a closed endpoint. CMA has none under way between calls.
 constexpr int64_t kEndLimitNs = 1 * kNsPerS;
 
-// Begins no reason. Of those no code is 0.
+// The first byte on the socket, and those that mean nothing.
+constexpr char kFetches = 1;
+constexpr char kFetchesNot = 2;
 constexpr char kSign = 0;
+
+// Of a reason: its code, which is not 0, and the size of its text, low byte first.
+struct ReasonHeader {
+  uint8_t code = 0;
+  uint8_t size[2] = {};
+};
 
 // A full socket has bytes on their way, and a broken one is seen by its end.
 void send_beside(int socket, std::string_view bytes) {
   (void)!send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-void send_sign(int socket) { send_beside(socket, std::string_view(&kSign, 1)); }
+void send_byte(int socket, char byte) { send_beside(socket, std::string_view(&byte, 1)); }
 
 }  // namespace
 
@@ -52,9 +60,9 @@ UcxChannel::~UcxChannel() {
   rail_.remove(key_);
 }
 
-Status UcxChannel::connect(const std::string& address) {
+Status UcxChannel::connect(const std::string& address, bool fetches) {
   DMLCOMM_RETURN_IF_ERROR(rail_.add(key_, *this, address));
-  send_sign(socket_.get());
+  send_byte(socket_.get(), fetches ? kFetches : kFetchesNot);
   return Status();
 }
 
@@ -178,7 +186,7 @@ void UcxChannel::take_sample(const Unread& read) {
 // while the peer is stopped, or busy.
 Channel::Flow UcxChannel::flow() const {
   Flow flow = tcp::flow_of(socket_.get(), window_bytes_);
-  if (!unread_.empty() && !flow.some_on_the_way && !has_told_) send_sign(socket_.get());
+  if (!unread_.empty() && !flow.some_on_the_way && !has_told_) send_byte(socket_.get(), kSign);
   // A peer that has ended its side reads nothing any more that it needs.
   const bool may_arrive = !peer_is_gone_ && error_.empty();
   flow.some_on_the_way = may_arrive && (!unread_.empty() || flow.some_on_the_way);
@@ -353,15 +361,22 @@ void UcxChannel::failed(const std::string& why) {
 // Endpoints that are closed by force lose what is under way; the socket does not.
 void UcxChannel::tell(const Status& reason) {
   if (std::exchange(has_told_, true)) return;
-  const auto code = static_cast<char>(reason.code());
   const std::string text = reason.message().substr(0, kMaxReasonBytes);
-  send_beside(socket_.get(), str_cat(std::string_view(&code, 1), text));
+  const ReasonHeader header{
+      static_cast<uint8_t>(reason.code()),
+      {static_cast<uint8_t>(text.size() % 256), static_cast<uint8_t>(text.size() / 256)}};
+  const std::string_view head(reinterpret_cast<const char*>(&header), sizeof(header));
+  send_beside(socket_.get(), str_cat(head, text));
 }
 
 Status UcxChannel::told() {
   descriptor_ready({.readable = true});
-  if (reason_.empty()) return Status();
-  return received_status(static_cast<uint8_t>(reason_[0]), reason_.substr(1));
+  ReasonHeader header;
+  if (reason_.size() < sizeof(header)) return Status();
+  std::memcpy(&header, reason_.data(), sizeof(header));
+  const size_t size = header.size[0] + 256u * header.size[1];
+  if (reason_.size() < sizeof(header) + size) return Status();
+  return received_status(header.code, reason_.substr(sizeof(header), size));
 }
 
 void UcxChannel::descriptor_ready(Ready ready) {
@@ -369,14 +384,21 @@ void UcxChannel::descriptor_ready(Ready ready) {
   char bytes[1024];
   ssize_t got;
   while ((got = recv(socket_.get(), bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) {
-    lends_ |= !peer_is_there_ && rail_.has_remote_memory(key_);
-    peer_is_there_ = true;
-    const std::string_view news(bytes, static_cast<size_t>(got));
-    const size_t begin = reason_.empty() ? news.find_first_not_of(kSign) : 0;
-    if (begin != news.npos && reason_.size() < kMaxReasonBytes) reason_ += news.substr(begin);
+    take_beside(std::string_view(bytes, static_cast<size_t>(got)));
   }
   const bool may_come = got < 0 && (errno == EAGAIN || errno == EINTR);
   if (!may_come) peer_is_gone_ = true;
+}
+
+void UcxChannel::take_beside(std::string_view bytes) {
+  if (!std::exchange(peer_is_there_, true)) {
+    lends_ = bytes[0] == kFetches && rail_.has_remote_memory(key_);
+    bytes.remove_prefix(1);
+  }
+  const size_t begin = reason_.empty() ? bytes.find_first_not_of(kSign) : 0;
+  if (begin != bytes.npos && reason_.size() < sizeof(ReasonHeader) + kMaxReasonBytes) {
+    reason_ += bytes.substr(begin);
+  }
 }
 
 }  // namespace dmlcomm::transport::ucx

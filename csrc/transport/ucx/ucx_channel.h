@@ -7,7 +7,8 @@
 // them to their place if they have one that stays, or into a slot.
 //
 // The socket of the handshake stays open. Its end tells that the peer's process is gone. The first
-// byte on it says that the peer's channel is there. Later ones mean nothing; but while messages are
+// byte on it says that the peer's channel is there, and whether the peer can fetch what it is lent.
+// Later ones mean nothing; but while messages are
 // on their way there is always one, and if the other kernel confirms none, the way is dead. Last of
 // all comes the reason of a peer that has failed, which UCX may lose.
 #pragma once
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -31,8 +33,9 @@ class UcxChannel final : public Channel, private UcxUser {
              std::string description);
   ~UcxChannel() override;
 
-  // Before anything else: connects to the worker of the peer's rail.
-  Status connect(const std::string& address);
+  // Before anything else: connects to the worker of the peer's rail. `fetches`: whether this
+  // process can read what the peer would lend.
+  Status connect(const std::string& address, bool fetches);
 
   Result<size_t> write(const iovec* parts, int num_parts) override;
   Result<size_t> read(const iovec* parts, int num_parts) override;
@@ -71,6 +74,7 @@ class UcxChannel final : public Channel, private UcxUser {
   void fetch_one(Arrival* arrival, uint64_t number, std::byte* place);
   Result<size_t> read_arrivals(const iovec* parts, int num_parts);
   bool is_fetching_to_places() const;
+  void take_beside(std::string_view bytes);
   bool has_arrived() const { return !arrivals_.empty() && arrivals_.front().is_good(); }
   Arrival* arrival_of(uint64_t number);
   Status lost(const char* what) const;
@@ -87,7 +91,7 @@ class UcxChannel final : public Channel, private UcxUser {
   bool has_told_ = false;
   bool lends_ = false;
   std::string error_;   // the first
-  std::string reason_;  // that the peer has told: its code, then its text
+  std::string reason_;  // that the peer has told, as it comes
 
   // A message that the peer has not read.
   struct Unread {

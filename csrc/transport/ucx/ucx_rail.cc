@@ -58,7 +58,7 @@ void add_segment_sizes(const UcxApi& api, UcxApi::Options* options) {
   options->emplace_back(prefix + "RX_SEG_SIZE", bytes);
 }
 
-// Of the transports that the user names in UCX_TLS, if any.
+// Inside a host: of the transports that the user names in UCX_TLS, if any.
 bool may_have_remote_memory(const std::string& interface) {
   return interface == kLoopback ? is_offered("cma/") : !rdma_device_of(interface).empty();
 }

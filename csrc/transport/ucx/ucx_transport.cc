@@ -7,6 +7,7 @@
 
 #include "base/str_cat.h"
 #include "transport/event_loop.h"
+#include "transport/process_memory.h"
 #include "transport/ucx/ucx_channel.h"
 
 namespace dmlcomm::transport::ucx {
@@ -48,6 +49,13 @@ Result<std::vector<std::string>> decode(const std::string& text, std::string_vie
   return addresses;
 }
 
+// UCX knows what this process may do, and not in which others.
+bool can_read(const Hello& hello) {
+  uint64_t seen = 0;
+  const auto pid = static_cast<pid_t>(hello.pid);
+  return can_read_process(pid, hello.nonce_address, &seen, sizeof(seen)) && seen == hello.nonce;
+}
+
 }  // namespace
 
 Status UcxTransport::open_rails() {
@@ -60,6 +68,7 @@ Status UcxTransport::open_rails() {
   for (const RailAddress& rail : job_.rails) interfaces.push_back(rail.interface);
   if (num_here == job_.num_ranks) interfaces.clear();
   if (num_here > 1) interfaces.push_back(kLoopback);
+  if (job_.config.ucx_remote_memory != UcxRemoteMemory::off) permit_reading();
   for (const std::string& interface : interfaces) {
     Result<std::unique_ptr<UcxRail>> rail = UcxRail::open(interface, job_.config.ucx_remote_memory);
     if (!rail.ok()) return rail.status();
@@ -116,7 +125,8 @@ Result<std::unique_ptr<Channel>> UcxTransport::open(int peer, size_t rail, bool 
       is_alone ? kWindowBytes : kShortWindowBytes,
       str_cat("ucx to ", job_.hosts[peer].host_name, " over ",
               is_local ? kLoopback : job_.rails[rail].interface));
-  DMLCOMM_RETURN_IF_ERROR(channel->connect(addresses[theirs]));
+  const bool fetches = !is_local || can_read(handshake.received());
+  DMLCOMM_RETURN_IF_ERROR(channel->connect(addresses[theirs], fetches));
   check_payloads_if_asked(handshake, *channel);
   return std::unique_ptr<Channel>(std::move(channel));
 }
