@@ -20,8 +20,8 @@
 // another operation runs they grow, because it may need the frames behind.
 //
 // All calls require the progress lock. Until a channel is attached sends queue up. LinkEvents are
-// called from inside these calls; they take notes, and do not call back this link; on_failed() and
-// on_goodbye() may use other links.
+// called from inside these calls; they take notes, and do not call back this link. But on_failed()
+// and on_goodbye() may use other links, and on_failed() may end() this one, which tells the peer.
 #pragma once
 
 #include <deque>
@@ -171,7 +171,7 @@ class Link final : private LaneReader {
 
   // Says goodbye, as far as possible without blocking.
   void send_goodbye();
-  // The link is unusable: on_failed() reports it.
+  // The link is unusable: on_failed() reports it. The memory of requests is not touched afterwards.
   void fail(const Status& status);
   // The communicator has failed: tells the peer why, as far as possible without blocking, and ends
   // the link. The link may touch the memory of requests during the call, and not afterwards. A lane

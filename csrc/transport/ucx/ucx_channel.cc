@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -35,13 +36,12 @@ struct ReasonHeader {
   uint8_t code = 0;
   uint8_t size[2] = {};
 };
+static_assert(sizeof(ReasonHeader) == 3 && kMaxReasonBytes <= UINT16_MAX);
 
 // A full socket has bytes on their way, and a broken one is seen by its end.
-void send_beside(int socket, std::string_view bytes) {
-  (void)!send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+void send_byte(int socket, char byte) {
+  (void)!send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
-
-void send_byte(int socket, char byte) { send_beside(socket, std::string_view(&byte, 1)); }
 
 }  // namespace
 
@@ -358,15 +358,18 @@ void UcxChannel::failed(const std::string& why) {
   if (error_.empty()) error_ = str_cat("UCX: ", why);
 }
 
-// Endpoints that are closed by force lose what is under way; the socket does not.
+// Endpoints that are closed by force lose what is under way; the socket does not. Without memory of
+// its own: what let_go() has to end may be that there is none.
 void UcxChannel::tell(const Status& reason) {
   if (std::exchange(has_told_, true)) return;
-  const std::string text = reason.message().substr(0, kMaxReasonBytes);
-  const ReasonHeader header{
-      static_cast<uint8_t>(reason.code()),
-      {static_cast<uint8_t>(text.size() % 256), static_cast<uint8_t>(text.size() / 256)}};
-  const std::string_view head(reinterpret_cast<const char*>(&header), sizeof(header));
-  send_beside(socket_.get(), str_cat(head, text));
+  const size_t size = std::min<size_t>(reason.message().size(), kMaxReasonBytes);
+  ReasonHeader header{static_cast<uint8_t>(reason.code()),
+                      {static_cast<uint8_t>(size % 256), static_cast<uint8_t>(size / 256)}};
+  iovec parts[] = {{&header, sizeof(header)}, {const_cast<char*>(reason.message().data()), size}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = std::size(parts);
+  (void)!sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 Status UcxChannel::told() {

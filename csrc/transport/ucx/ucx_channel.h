@@ -8,9 +8,9 @@
 //
 // The socket of the handshake stays open. Its end tells that the peer's process is gone. The first
 // byte on it says that the peer's channel is there, and whether the peer can fetch what it is lent.
-// Later ones mean nothing; but while messages are
-// on their way there is always one, and if the other kernel confirms none, the way is dead. Last of
-// all comes the reason of a peer that has failed, which UCX may lose.
+// Later ones mean nothing; but while messages are on their way there is always one, and if the
+// other kernel confirms none, the way is dead. Last of all comes the reason of a peer that has
+// failed, which UCX may lose.
 #pragma once
 
 #include <cstdint>

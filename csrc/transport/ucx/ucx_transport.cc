@@ -68,7 +68,7 @@ Status UcxTransport::open_rails() {
   for (const RailAddress& rail : job_.rails) interfaces.push_back(rail.interface);
   if (num_here == job_.num_ranks) interfaces.clear();
   if (num_here > 1) interfaces.push_back(kLoopback);
-  if (job_.config.ucx_remote_memory != UcxRemoteMemory::off) permit_reading();
+  if (num_here > 1 && job_.config.ucx_remote_memory != UcxRemoteMemory::off) permit_reading();
   for (const std::string& interface : interfaces) {
     Result<std::unique_ptr<UcxRail>> rail = UcxRail::open(interface, job_.config.ucx_remote_memory);
     if (!rail.ok()) return rail.status();
@@ -125,7 +125,8 @@ Result<std::unique_ptr<Channel>> UcxTransport::open(int peer, size_t rail, bool 
       is_alone ? kWindowBytes : kShortWindowBytes,
       str_cat("ucx to ", job_.hosts[peer].host_name, " over ",
               is_local ? kLoopback : job_.rails[rail].interface));
-  const bool fetches = !is_local || can_read(handshake.received());
+  const bool fetches =
+      !is_local || (rails_[own]->seeks_remote_memory() && can_read(handshake.received()));
   DMLCOMM_RETURN_IF_ERROR(channel->connect(addresses[theirs], fetches));
   check_payloads_if_asked(handshake, *channel);
   return std::unique_ptr<Channel>(std::move(channel));
