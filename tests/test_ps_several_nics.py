@@ -1,6 +1,7 @@
 """A server with two NICs in a lab: one goes down and comes back while two workers train."""
 
 import contextlib
+import functools
 import json
 import sys
 
@@ -129,13 +130,15 @@ def test_training_goes_on_without_a_nic_of_the_server_and_uses_it_again(lab_is_p
         lab.set(cable, "up")
         say(workers, "the cable is back")
         expect(workers, "has all lanes")
-        # A worker may know that a lane is back before the server does.
-        before = eventually(lambda: has_all_lanes(lab, server_host, server), "server has all lanes")
+        # A worker may know that a lane is lost, or back, before the server does: of one that had
+        # nothing to send, the server may hear in the last phase.
+        settled = functools.partial(has_all_lanes, lab, server_host, server)
+        before = eventually(settled, "server has all lanes")
         begin = crossed(lab, cable)
         say(workers, "go on")
         steps, lost_servers = json.loads(workers[0].next_line())
         assert json.loads(workers[1].next_line()) == [steps, lost_servers]
-        after = status(lab, server_host, server.address)
+        after = eventually(settled, "server has all lanes")
         assert crossed(lab, cable) - begin > EXPECTED_BYTES
         say(workers, "leave")
     assert lost_servers == []
@@ -143,7 +146,6 @@ def test_training_goes_on_without_a_nic_of_the_server_and_uses_it_again(lab_is_p
     assert max(model["clock"] for model in after["models"]) == steps
     assert sum(rail["lanes_lost"] for rail in after["rails"]) > 0
     (old,), (new,) = ([r for r in a["rails"] if r["interface"] == nic] for a in (before, after))
-    assert old["lanes_lost"] == old["lanes_back"] == new["lanes_lost"]
     assert new["bytes_received"] - old["bytes_received"] > EXPECTED_BYTES
     assert new["bytes_sent"] - old["bytes_sent"] > EXPECTED_BYTES
 
