@@ -27,6 +27,13 @@ LOG_WIDTH = 120
 PATH = click.Path(path_type=Path)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+transport_option = click.option(
+    "--transport", default="", show_default=False, help="auto, tcp or shm; default: as configured."
+)
+log_level_option = click.option(
+    "--log-level", default="info", help="error, warning, info or debug."
+)
+until_eof_option = click.option("--until-eof", is_flag=True, hidden=True)
 command_argument = click.argument("command", nargs=-1, required=True)
 
 

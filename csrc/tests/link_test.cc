@@ -632,52 +632,53 @@ TEST_P(LinkTest, AClosedConnectionIsALostPeer) {
   EXPECT_EQ(notes_b_.failure.code(), StatusCode::peer_lost);
 }
 
+// A link whose peer is the test.
+class OneLinkTest : public testing::Test {
+ protected:
+  OneLinkTest() {
+    auto channel = std::make_unique<MemoryChannel>(out_, in_, 1000, false);
+    channel_ = channel.get();
+    link_.attach(0, std::move(channel));
+  }
+
+  void receive_no_frame() {
+    in_->bytes.resize(200, std::byte{7});
+    link_.progress();
+  }
+
+  const std::shared_ptr<MemoryChannel::Pipe> out_ = std::make_shared<MemoryChannel::Pipe>();
+  const std::shared_ptr<MemoryChannel::Pipe> in_ = std::make_shared<MemoryChannel::Pipe>();
+  RailCounters counters_;
+  Notes notes_;
+  Link link_{LinkOptions{0, 1, kJob, 1, &notes_, &counters_}};
+  MemoryChannel* channel_ = nullptr;
+};
+
 // As a channel of UCX does, which loses the bytes on their way.
-TEST(Link, TheReasonOfAClosedChannelComesBesideItsBytes) {
-  Notes notes;
-  RailCounters counters;
-  Link link(LinkOptions{0, 1, kJob, 1, &notes, &counters});
-  auto out = std::make_shared<MemoryChannel::Pipe>();
-  auto in = std::make_shared<MemoryChannel::Pipe>();
-  link.attach(0, std::make_unique<MemoryChannel>(out, in, 100, false));
-  in->reason = Status(StatusCode::timeout, "rank 2 does not answer");
-  link.progress();
-  EXPECT_TRUE(notes.failure.ok()) << "the channel still works";
-  in->closed = true;
-  link.progress();
-  EXPECT_EQ(notes.failure.to_string(), in->reason.to_string());
-  EXPECT_TRUE(notes.failure_reported);
+TEST_F(OneLinkTest, TheReasonOfAClosedChannelComesBesideItsBytes) {
+  in_->reason = Status(StatusCode::timeout, "rank 2 does not answer");
+  link_.progress();
+  EXPECT_TRUE(notes_.failure.ok()) << "the channel still works";
+  in_->closed = true;
+  link_.progress();
+  EXPECT_EQ(notes_.failure.to_string(), in_->reason.to_string());
+  EXPECT_TRUE(notes_.failure_reported);
 }
 
-TEST(Link, WhatThisEndFindsWrongIsNotReplacedByThePeersReason) {
-  Notes notes;
-  RailCounters counters;
-  Link link(LinkOptions{0, 1, kJob, 1, &notes, &counters});
-  auto out = std::make_shared<MemoryChannel::Pipe>();
-  auto in = std::make_shared<MemoryChannel::Pipe>();
-  link.attach(0, std::make_unique<MemoryChannel>(out, in, 1000, false));
-  in->reason = Status(StatusCode::timeout, "rank 2 does not answer");
-  in->bytes.resize(200, std::byte{7});  // no frame
-  link.progress();
-  EXPECT_EQ(notes.failure.code(), StatusCode::protocol_error) << notes.failure;
-  EXPECT_FALSE(notes.failure_reported);
+TEST_F(OneLinkTest, WhatThisEndFindsWrongIsNotReplacedByThePeersReason) {
+  in_->reason = Status(StatusCode::timeout, "rank 2 does not answer");
+  receive_no_frame();
+  EXPECT_EQ(notes_.failure.code(), StatusCode::protocol_error) << notes_.failure;
+  EXPECT_FALSE(notes_.failure_reported);
 }
 
-TEST(Link, AnEndThatFailsTellsThePeerBeforeItLetsGoOfMemory) {
-  Notes notes;
-  RailCounters counters;
-  Link link(LinkOptions{0, 1, kJob, 1, &notes, &counters});
-  auto out = std::make_shared<MemoryChannel::Pipe>();
-  auto in = std::make_shared<MemoryChannel::Pipe>();
-  auto channel = std::make_unique<MemoryChannel>(out, in, 1000, false);
-  channel->closes_when_it_lets_go = true;
-  link.attach(0, std::move(channel));
-  notes.when_failed = [&](const Status& reason) { link.end(reason); };  // as the engine does
-  in->bytes.resize(200, std::byte{7});
-  link.progress();
-  EXPECT_EQ(notes.failure.code(), StatusCode::protocol_error) << notes.failure;
-  EXPECT_EQ(out->reason.to_string(), notes.failure.to_string());
-  EXPECT_TRUE(out->closed);
+TEST_F(OneLinkTest, AnEndThatFailsTellsThePeerBeforeItLetsGoOfMemory) {
+  channel_->closes_when_it_lets_go = true;
+  notes_.when_failed = [&](const Status& reason) { link_.end(reason); };  // as the engine does
+  receive_no_frame();
+  EXPECT_EQ(notes_.failure.code(), StatusCode::protocol_error) << notes_.failure;
+  EXPECT_EQ(out_->reason.to_string(), notes_.failure.to_string());
+  EXPECT_TRUE(out_->closed);
 }
 
 // Who reads alone never asks the sender to write to its memory.

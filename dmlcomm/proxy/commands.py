@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dmlcomm._shell import PATH, Group, StopSignals, end, fail, json_option
+from dmlcomm._shell import (
+    PATH,
+    Group,
+    StopSignals,
+    end,
+    fail,
+    json_option,
+    log_level_option,
+    transport_option,
+    until_eof_option,
+)
 
 if TYPE_CHECKING:
     from dmlcomm.ps.tree import Prices
@@ -59,9 +69,7 @@ def app() -> None:
     multiple=True,
     help="Number of a user who may attach, too; as often as needed.",
 )
-@click.option(
-    "--transport", default="", show_default=False, help="auto, tcp or shm; default: as configured."
-)
+@transport_option
 @click.option("--insecure", is_flag=True, help="Carry jobs without a token, too.")
 @click.option(
     "--sharing",
@@ -90,8 +98,8 @@ def app() -> None:
     show_default=False,
     help="HOST:PORT of the Prometheus endpoint; port 0 takes a free one.",
 )
-@click.option("--log-level", default="info", help="error, warning, info or debug.")
-@click.option("--until-eof", is_flag=True, hidden=True)
+@log_level_option
+@until_eof_option
 def serve(
     socket: str | None,
     tree: str,

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
-from dmlcomm._shell import FAILED, PATH, Group, StopSignals, end, fail, json_option
+from dmlcomm._shell import (
+    FAILED,
+    PATH,
+    Group,
+    StopSignals,
+    end,
+    fail,
+    json_option,
+    log_level_option,
+    transport_option,
+    until_eof_option,
+)
 
 if TYPE_CHECKING:
     from dmlcomm.ps.tls import Tls
@@ -74,9 +85,7 @@ def app() -> None:
 @replicas_option
 @token_option
 @token_file_option
-@click.option(
-    "--transport", default="", show_default=False, help="auto, tcp or shm; default: as configured."
-)
+@transport_option
 @checkpoint_option
 @checkpoint_every_option
 @click.option(
@@ -101,8 +110,8 @@ def app() -> None:
 @tls_key_option
 @tls_ca_option
 @click.option("--insecure", is_flag=True, help="Listen beyond loopback though anybody may join.")
-@click.option("--log-level", default="info", help="error, warning, info or debug.")
-@click.option("--until-eof", is_flag=True, hidden=True)
+@log_level_option
+@until_eof_option
 def serve(
     listen: str,
     workers: int,

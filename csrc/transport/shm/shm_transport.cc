@@ -79,10 +79,8 @@ Result<std::unique_ptr<Channel>> ShmTransport::open(int peer, size_t, bool, Hand
   state.local_index = local_index(peer);
   state.pid = peer_pid(state.socket.get());
   const Hello& hello = handshake.received();
-  uint64_t seen = 0;
   state.is_readable = job_.config.shm_single_copy && state.pid > 0 &&
-                      can_read_process(state.pid, hello.nonce_address, &seen, sizeof(seen)) &&
-                      seen == hello.nonce;
+                      can_read_nonce(state.pid, hello.nonce_address, hello.nonce);
   if (fds.size() == 3) {
     const Header& header = theirs->header();
     Result<MappedArena> arena =

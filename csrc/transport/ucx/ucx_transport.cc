@@ -49,13 +49,6 @@ Result<std::vector<std::string>> decode(const std::string& text, std::string_vie
   return addresses;
 }
 
-// UCX knows what this process may do, and not in which others.
-bool can_read(const Hello& hello) {
-  uint64_t seen = 0;
-  const auto pid = static_cast<pid_t>(hello.pid);
-  return can_read_process(pid, hello.nonce_address, &seen, sizeof(seen)) && seen == hello.nonce;
-}
-
 }  // namespace
 
 Status UcxTransport::open_rails() {
@@ -125,8 +118,11 @@ Result<std::unique_ptr<Channel>> UcxTransport::open(int peer, size_t rail, bool 
       is_alone ? kWindowBytes : kShortWindowBytes,
       str_cat("ucx to ", job_.hosts[peer].host_name, " over ",
               is_local ? kLoopback : job_.rails[rail].interface));
-  const bool fetches =
-      !is_local || (rails_[own]->seeks_remote_memory() && can_read(handshake.received()));
+  // UCX knows what this process may do, and not in which others.
+  const Hello& hello = handshake.received();
+  const bool fetches = !is_local || (rails_[own]->seeks_remote_memory() &&
+                                     can_read_nonce(static_cast<pid_t>(hello.pid),
+                                                    hello.nonce_address, hello.nonce));
   DMLCOMM_RETURN_IF_ERROR(channel->connect(addresses[theirs], fetches));
   check_payloads_if_asked(handshake, *channel);
   return std::unique_ptr<Channel>(std::move(channel));
